@@ -1,0 +1,42 @@
+"""kdtree_cupy: a bench for DDTree draft-tree speculative decoding (not a spatial k-d tree).
+
+One stage, one function.  A round of decoding calls them in this order::
+
+    topk_logprob   draft logits [b, D, V]  -> ids, logprobs [b, D, K]
+    tree_build     ids, logprobs           -> DraftTree, ancestor mask, positions
+    verify_attn    queries of N nodes      -> attention over prefix and tree
+    target_token   target logits [b, N, V] -> token the target chose at each node
+    tree_accept    tree, target tokens     -> path, next root
+    kv_commit      caches, path            -> KV rows moved to the prefix
+
+The contract.  The root is node 0: the last committed token, whose KV is not in the cache yet.  A budget B
+counts draft nodes, root excluded, so N = B + 1 rows are verified.  Nodes stand in best-first order, parents
+first.  ``counts[b]`` says how many nodes are real; padding is never recognised by token id.  Every stage
+takes ``library=None, out=None, check=False``, never waits for the device unless ``check=True``, and reports
+faults of the data in a status word per request (:mod:`kdtree_cupy.limits`).
+"""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
+
+# The stages are imported here, not on first use: function and module share a name, and a later import of
+# the module would put itself in the function's place.
+from .errors import BackendError, CompileError, KdtrError
+from .tree import DraftTree
+from .tree_accept import Accepted, tree_accept
+from .tree_build import TreeBuild, tree_build
+
+__all__ = [
+    # stages, in the order of a round
+    "tree_build",
+    "tree_accept",
+    # records
+    "DraftTree",
+    "TreeBuild",
+    "Accepted",
+    # errors
+    "BackendError",
+    "CompileError",
+    "KdtrError",
+]

@@ -35,9 +35,10 @@ def tree_accept(
     """Return the longest path of each request's tree that ``target_tokens`` [b, N] agrees with.
 
     The path holds node indices, root included.  It stops at ``max_depth`` drafted nodes (default N - 1, at
-    most 32) even when the target agrees further, which stays lossless: the next round starts there.  A node with a bad parent
-    sets bit 2 and is never stepped to; a target token that is negative, or not below ``vocab_size``, at
-    a visited node ends the walk with next_token -1 and bit 3; counts above N are cut to N and set bit 4.
+    most 32) even when the target agrees further, which stays lossless: the next round starts there.  A
+    node with a bad parent sets bit 2 and is never stepped to; a target token that is negative, or not below
+    ``vocab_size``, at a visited node ends the walk with next_token -1 and bit 3; counts above N are cut
+    to N and set bit 4.
     """
     batch, slots = tree.tokens.shape
     max_depth = min(slots - 1, MAX_DEPTH) if max_depth is None else max_depth
