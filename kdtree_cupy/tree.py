@@ -94,7 +94,8 @@ class DraftTree:
         deepest = int(np.max(self.depths, initial=0))
         faults = int(np.count_nonzero(self.status))
         note = f", {faults} with faults" if faults else ""
-        return f"DraftTree(batch={self.batch}, num_nodes={self.num_nodes}, counts=[{shown}], deepest={deepest}{note})"
+        size = f"batch={self.batch}, num_nodes={self.num_nodes}"
+        return f"DraftTree({size}, counts=[{shown}], deepest={deepest}{note})"
 
     def check(self) -> DraftTree:
         """Raise ``ValueError`` at the first broken invariant, naming array and index; return self.
@@ -142,11 +143,14 @@ def _to_numpy(array: Array) -> np.ndarray:
     return np.asarray(array)
 
 
+_DTYPES = dict.fromkeys(("tokens", "parents", "depths", "ranks", "counts", "status"), np.int32)
+_DTYPES["scores"] = np.float64
+
+
 def _check_shapes(t: DraftTree) -> None:
     if t.tokens.ndim != 2:
         raise ValueError(f"tokens: got shape {t.tokens.shape}, wanted [batch, nodes]")
-    for name, dtype in (("tokens", np.int32), ("parents", np.int32), ("depths", np.int32), ("ranks", np.int32),
-                        ("scores", np.float64), ("counts", np.int32), ("status", np.int32)):  # fmt: skip
+    for name, dtype in _DTYPES.items():
         array = getattr(t, name)
         wanted = (t.batch,) if name in ("counts", "status") else (t.batch, t.num_nodes)
         if array.shape != wanted:

@@ -1,0 +1,241 @@
+"""Best-first trees of many positions at once, in numpy: the fast path of replay.
+
+The reference (:mod:`kdtree_cupy.refs.tree_build`) pops a heap, node by node.  The same tree is the first B
+entries of the whole rank trie sorted by (-score, rank tuple), so it can also be selected level by level:
+guess a score that about B nodes reach, walk only nodes at or above it, sort, cut at B.  A wrong guess costs
+time, never a different tree: too few nodes lower the guess, too many are cut to the B best of their level.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+_BINS, _BIN_WIDTH, _TILT = 64, 0.25, 2.0  # histogram of log-probs: range 16 nats
+_OVERSHOOT = 1.2  # aim at 20% more nodes than the budget: misses are then rare
+_BLOCK_CANDIDATES = 1 << 23  # candidates held at once: about 64 MB
+_LOWER = 1.0  # nats by which a guess that found too few nodes is lowered, doubled each time
+
+
+class BestFirst(NamedTuple):
+    """Nodes in best-first order, the root in column 0; slots from ``counts`` on are padding.
+
+    Attributes
+    ----------
+    parents, depths, ranks : int32 [P, N]
+        As in :class:`kdtree_cupy.DraftTree`.
+    scores : float64 [P, N]
+        Sum of log-probs, added root to node; -inf in padding.
+    counts : int32 [P]
+        Real nodes, root included.
+    """
+
+    parents: np.ndarray
+    depths: np.ndarray
+    ranks: np.ndarray
+    scores: np.ndarray
+    counts: np.ndarray
+
+
+class _Level(NamedTuple):
+    """Nodes of one depth that reach the guess, sorted by position, then by rank tuple."""
+
+    position: np.ndarray
+    score: np.ndarray
+    parent: np.ndarray  # index into the level above
+    rank: np.ndarray
+
+
+def best_first(logprobs: np.ndarray, budgets: np.ndarray, num_nodes: int) -> BestFirst:
+    """Select the best-first tree of every position.
+
+    Parameters
+    ----------
+    logprobs : float32 [P, D, K]
+        Rows descending and <= 0 without NaN (not checked here); -inf never becomes a node.
+    budgets : int32 [P]
+        Draft nodes wanted, >= 0.
+    num_nodes : int
+        Slots N of the result, > max(budgets).
+
+    Returns
+    -------
+    BestFirst
+        Bit for bit the tree of :func:`kdtree_cupy.refs.tree_build.tree_build`.
+    """
+    out = _empty(logprobs.shape[0], num_nodes)
+    wanted = budgets.astype(np.int64)
+    out.counts[:] = 1
+    largest = int(wanted.max(initial=0))
+    block = max(1, min(256, _BLOCK_CANDIDATES // max(1, largest * logprobs.shape[2])))
+    active = np.flatnonzero(wanted > 0)
+    for start in range(0, active.size, block):
+        _build_block(out, active[start : start + block], logprobs, wanted)
+    return out
+
+
+def _build_block(out: BestFirst, todo: np.ndarray, logprobs: np.ndarray, wanted: np.ndarray) -> None:
+    """Build the trees of the positions ``todo``, all at once."""
+    guess = _guess(logprobs[todo], wanted[todo])
+    lower = _LOWER
+    while todo.size:
+        levels, count = _walk(logprobs[todo], wanted[todo], guess)
+        enough = (count >= wanted[todo]) | np.isneginf(guess)
+        if enough.any():
+            _store(out, todo, enough, levels, count, wanted, logprobs.shape[1:])
+        todo, guess = todo[~enough], guess[~enough] - lower
+        lower *= 2
+        if lower > 64:  # rows with less mass than any guess covers: walk everything that is reachable
+            guess[:] = -np.inf
+
+
+def _empty(positions: int, num_nodes: int) -> BestFirst:
+    def full(value: float, dtype: type) -> np.ndarray:
+        return np.full((positions, num_nodes), value, dtype)
+
+    out = BestFirst(
+        parents=full(-1, np.int32),
+        depths=full(0, np.int32),
+        ranks=full(-1, np.int32),
+        scores=full(-np.inf, np.float64),
+        counts=np.zeros(positions, np.int32),
+    )
+    out.scores[:, 0] = 0.0
+    return out
+
+
+def _guess(logprobs: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return a score per position that about ``wanted`` nodes reach.
+
+    The number of nodes per score bin and depth is the convolution of the rows' histograms.  Weights
+    ``exp(-_TILT * cost)`` keep the FFT from wrapping and from drowning the near bins in the huge far ones.
+    """
+    positions, depth, _ = logprobs.shape
+    bins = 2 * _BINS
+    cost = np.rint(np.minimum(-logprobs, 2.0 * _BINS * _BIN_WIDTH) / _BIN_WIDTH).astype(np.int64)
+    row = np.arange(positions * depth).reshape(positions, depth, 1)
+    near = cost < _BINS
+    histogram = np.bincount((row * bins + cost)[near], minlength=positions * depth * bins)
+    tilt = np.exp(-_TILT * _BIN_WIDTH * np.arange(bins))
+    spectrum = np.fft.rfft(histogram.reshape(positions, depth, bins) * tilt, axis=2)
+    mass = np.fft.irfft(np.cumprod(spectrum, axis=1).sum(1), n=bins, axis=1)[:, :_BINS]
+    reached = np.cumsum(mass / tilt[:_BINS], axis=1) >= (_OVERSHOOT * wanted)[:, None]
+    first = np.where(reached.any(1), reached.argmax(1), _BINS)
+    return -(first + 0.5) * _BIN_WIDTH
+
+
+def _walk(logprobs: np.ndarray, wanted: np.ndarray, guess: np.ndarray) -> tuple[list[_Level], np.ndarray]:
+    """Return the levels of all nodes that reach ``guess``, and how many each position has."""
+    positions, depth, _ = logprobs.shape
+    count = np.zeros(positions, np.int64)
+    levels: list[_Level] = []
+    position, score = np.arange(positions), np.zeros(positions)
+    for d in range(depth):
+        candidates = logprobs[position, d] + score[:, None]  # float32 + float64 -> float64
+        keep = candidates >= guess[position, None]
+        if np.isneginf(guess).any():
+            keep &= candidates > -np.inf
+        parent, rank = np.nonzero(keep)
+        if parent.size == 0:
+            break
+        score, position = candidates[parent, rank], position[parent]
+        size = np.bincount(position, minlength=positions)
+        if (size > 4 * wanted).any():  # the guess was far too low: only the B best of a level can matter
+            keep_best = _best_of_level(position, score, size, wanted)
+            parent, rank = parent[keep_best], rank[keep_best]
+            score, position = score[keep_best], position[keep_best]
+            size = np.bincount(position, minlength=positions)
+        count += size
+        levels.append(_Level(position, score, parent, rank))
+    return levels, count
+
+
+def _best_of_level(
+    position: np.ndarray, score: np.ndarray, size: np.ndarray, wanted: np.ndarray
+) -> np.ndarray:
+    """Return the mask of the ``wanted`` best entries of each position; ties go to the smaller rank tuple."""
+    order = np.lexsort((-score, position))  # stable: entries of a position are stored by rank tuple
+    start = np.cumsum(size) - size
+    place = np.empty(position.size, np.int64)
+    place[order] = np.arange(position.size) - start[position[order]]
+    return place < wanted[position]
+
+
+def _store(
+    out: BestFirst,
+    todo: np.ndarray,
+    enough: np.ndarray,
+    levels: list[_Level],
+    count: np.ndarray,
+    wanted: np.ndarray,
+    shape: tuple[int, int],
+) -> None:
+    """Sort the nodes of the finished positions and write the first ``wanted`` of each."""
+    positions = todo.size
+    width = int(count[enough].max(initial=0)) + 1
+    scores = np.full((positions, width), -np.inf)
+    scores[:, 0] = np.inf  # the root, before everything
+    parents, ranks, depths = (np.zeros((positions, width), np.int32) for _ in range(3))
+    filled = np.ones(positions, np.int64)  # the root
+    above = np.zeros(positions, np.int64)  # column of each node of the level above
+    for d, level in enumerate(levels, 1):
+        size = np.bincount(level.position, minlength=positions)
+        start = np.cumsum(size) - size
+        column = filled[level.position] + np.arange(level.position.size) - start[level.position]
+        use = enough[level.position]
+        at = level.position[use], column[use]
+        scores[at], ranks[at], depths[at] = level.score[use], level.rank[use], d
+        parents[at] = above[level.parent[use]]
+        above = column
+        filled += size
+    rows = np.flatnonzero(enough)
+    order = _order(scores, parents, ranks, depths, rows, shape)
+    new_index = np.empty_like(order)
+    np.put_along_axis(new_index, order, np.arange(width)[None, :], axis=1)
+    keep = min(width, out.scores.shape[1])
+    take = order[:, :keep]
+    cut = np.minimum(count[rows], wanted[todo[rows]]) + 1
+    real = np.arange(keep)[None, :] < cut[:, None]
+    real[:, 0] = False  # the root is there already
+    row, col = np.nonzero(real)
+    at, source = (todo[rows[row]], col), (rows[row], take[row, col])
+    out.scores[at], out.ranks[at], out.depths[at] = scores[source], ranks[source], depths[source]
+    out.parents[at] = new_index[row, parents[source]]
+    out.counts[todo[rows]] = cut
+
+
+def _order(
+    scores: np.ndarray,
+    parents: np.ndarray,
+    ranks: np.ndarray,
+    depths: np.ndarray,
+    rows: np.ndarray,
+    shape: tuple[int, int],
+) -> np.ndarray:
+    """Return, per row, the columns sorted by (-score, rank tuple)."""
+    chosen = scores[rows]
+    order = np.argsort(-chosen, axis=1, kind="stable")
+    ordered = np.take_along_axis(chosen, order, axis=1)
+    tied = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] > -np.inf)
+    for i in np.flatnonzero(tied.any(1)):
+        words = _rank_words(parents[rows[i]], ranks[rows[i]], depths[rows[i]], shape)
+        order[i] = np.lexsort((*words[::-1], -chosen[i]))
+    return order
+
+
+def _rank_words(
+    parents: np.ndarray, ranks: np.ndarray, depths: np.ndarray, shape: tuple[int, int]
+) -> list[np.ndarray]:
+    """Return rank tuples packed into integers that compare as tuples do (0 = ended: a prefix is first)."""
+    depth, width = shape
+    bits = int(width).bit_length()  # rank + 1 <= width
+    per_word = 63 // bits
+    words = [np.zeros(parents.size, np.int64) for _ in range(-(-depth // per_word))]
+    for d in range(1, depth + 1):
+        at = np.flatnonzero(depths == d)
+        for word in words:
+            word[at] = word[parents[at]]
+        slot = (d - 1) % per_word
+        words[(d - 1) // per_word][at] |= (ranks[at].astype(np.int64) + 1) << (bits * (per_word - 1 - slot))
+    return words

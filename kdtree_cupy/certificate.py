@@ -1,0 +1,65 @@
+"""When is a tree grown from K ranks provably the tree of the whole vocabulary?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .tree import DraftTree
+
+
+def outside_bound(logprobs: np.ndarray, next_logprob: np.ndarray | None = None) -> np.ndarray:
+    """Return the best score that a node with a rank beyond K could have, float64 [b].
+
+    The heaviest such node follows the first choices down to some depth and leaves the kept ranks there.  The
+    log-prob of the first rank left out is ``next_logprob`` if recorded; else it is at most the last kept one,
+    and at most the whole mass that the kept ranks leave.
+
+    Parameters
+    ----------
+    logprobs : float32 [b, D, K]
+    next_logprob : float32 [b, D], optional
+    """
+    rows = logprobs.astype(np.float64)
+    if next_logprob is None:
+        left = 1.0 - np.exp(rows).sum(2)
+        with np.errstate(divide="ignore"):
+            tail = np.where(left > 0, np.log(np.maximum(left, 0.0)), -np.inf)
+        beyond = np.minimum(rows[:, :, -1], tail)
+    else:
+        beyond = next_logprob.astype(np.float64)
+    above = np.concatenate([np.zeros((rows.shape[0], 1)), np.cumsum(rows[:, :-1, 0], axis=1)], axis=1)
+    return (above + beyond).max(1)
+
+
+def certified_exact(
+    tree: DraftTree,
+    logprobs: np.ndarray,
+    budget: int,
+    vocab_size: int | None = None,
+    next_logprob: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return whose tree of ``budget`` nodes is the exact top-B tree of the whole vocabulary, bool [b].
+
+    Parameters
+    ----------
+    tree : DraftTree
+        Best-first trees of at least ``budget`` nodes where so many are reachable.
+    logprobs : float32 [b, D, K]
+        The rows they were grown from.
+    budget : int
+        Draft nodes B.
+    vocab_size : int, optional
+        V; K >= min(B, V) needs no certificate (a node of rank r drags r earlier siblings in).
+    next_logprob : float32 [b, D], optional
+        Log-prob of the first rank left out.
+
+    Notes
+    -----
+    Float64, strict: a score equal to the bound is not certified.
+    """
+    width = logprobs.shape[2]
+    if width >= budget or (vocab_size is not None and width >= vocab_size):
+        return np.ones(logprobs.shape[0], bool)
+    full = tree.counts > budget
+    last = tree.scores[:, budget] if tree.num_nodes > budget else np.full(tree.batch, -np.inf)
+    return full & (last > outside_bound(logprobs, next_logprob))
