@@ -23,18 +23,30 @@ __version__ = "0.1.0"
 # The stages are imported here, not on first use: function and module share a name, and a later import of
 # the module would put itself in the function's place.
 from .errors import BackendError, CompileError, KdtrError
+from .kv_commit import Committed, kv_commit
+from .target_token import TargetTokens, target_token
+from .topk_logprob import TopK, topk_logprob
 from .tree import DraftTree
 from .tree_accept import Accepted, tree_accept
 from .tree_build import TreeBuild, tree_build
+from .verify_attn import Attention, verify_attn
 
 __all__ = [
     # stages, in the order of a round
+    "topk_logprob",
     "tree_build",
+    "verify_attn",
+    "target_token",
     "tree_accept",
+    "kv_commit",
     # records
     "DraftTree",
+    "TopK",
     "TreeBuild",
+    "Attention",
+    "TargetTokens",
     "Accepted",
+    "Committed",
     # errors
     "BackendError",
     "CompileError",

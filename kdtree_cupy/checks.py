@@ -103,6 +103,11 @@ def integer(value: Any, name: str, low: int, high: int) -> int:
     return int(value)
 
 
+def valid_vocab(value: int | None, vocab: int) -> int:
+    """Return how many ids of a row take part: all ``vocab``, or ``value`` of them."""
+    return vocab if value is None else integer(value, "valid_vocab", 1, vocab)
+
+
 def number(value: Any, name: str, wanted: str, ok: Any) -> float:
     """Return ``value`` as float if ``ok(value)``; ``wanted`` says the range in words."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):

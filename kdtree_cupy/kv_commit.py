@@ -1,0 +1,135 @@
+"""Stage 6: keep the accepted path's KV by moving its rows to the end of the prefix.
+
+Examples
+--------
+>>> import numpy as np, kdtree_cupy as kd
+>>> cache = np.arange(6, dtype=np.float32).reshape(1, 1, 6, 1)  # one layer, one request, rows 0..5
+>>> kd.kv_commit(cache, np.int32([[0, 2, -1]]), np.int32([2]), np.int32([1])).lengths.tolist()
+[3]
+>>> cache.ravel().tolist()  # rows 0 and 2 of the tree, which began at row 1, are now rows 1 and 2
+[0.0, 1.0, 3.0, 3.0, 4.0, 5.0]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from . import checks, numpy_backend
+from .refs import kv_commit as reference
+
+Array = Any
+
+ROW_DTYPES = (*checks.FLOATS, "float8_e4m3fn", "float8_e5m2", "uint8")
+"""Number types of rows that can be moved; uint8 rows are bytes of any format."""
+
+
+class Committed(NamedTuple):
+    """Result of :func:`kv_commit`."""
+
+    lengths: Array
+    status: Array
+
+
+def kv_commit(
+    caches: Array | Sequence[Array],
+    path: Array,
+    path_length: Array,
+    lengths: Array,
+    *,
+    tree_kv: Array | Sequence[Array] | None = None,
+    page_table: Array | None = None,
+    library: Any = None,
+    out: Committed | None = None,
+    check: bool = False,
+) -> Committed:
+    """Move the KV rows of each accepted path to positions ``lengths[b], lengths[b] + 1, ...`` in place.
+
+    Parameters
+    ----------
+    caches : array [L, b, S, E] or [L, pages, page_size, E], or list of L arrays without the first axis
+        KV caches of all layers, written in place.  Paged when ``page_table`` is given.  Rows are moved as
+        bytes, so E and the number type are free.
+    path : int32 [b, P]
+        Node indices of each path, root included.
+    path_length : int32 [b]
+        Nodes on each path; 0 moves nothing.
+    lengths : int32 [b]
+        Rows of each prefix before the commit.
+    tree_kv : array [L, b, N, E] or list of L arrays [b, N, E], optional
+        Where the nodes' rows are; None: node i lies in the cache at position ``lengths[b] + i``.
+    page_table : int32 [b, max_pages], optional
+        Page of each ``page_size`` positions; negative entries have no page.
+    library, out, check
+        As in :func:`~kdtree_cupy.tree_build.tree_build`.  ``out.lengths`` may be ``lengths`` itself.
+
+    Returns
+    -------
+    lengths : int32 [b]
+        ``lengths + path_length``, unchanged where bit 4 is set.  A new array unless ``out`` is given.
+    status : int32 [b]
+        Bit 4: a row has no place (full cache, missing page, node outside the tree, path_length outside
+        0..P); nothing of that request has moved, in any layer.
+
+    Raises
+    ------
+    TypeError, ValueError, BackendError
+        As in :func:`~kdtree_cupy.tree_build.tree_build`.
+
+    Notes
+    -----
+    Source and destination rows of one request may overlap.  Requests must not share the pages of the rows
+    written.  Pages are neither allocated nor freed.
+    """
+    dims = checks.Dims()
+    path = checks.array(path, "path", "int32", "b P", dims)
+    path_length = checks.int_vector(path_length, "path_length", dims["b"])
+    lengths = checks.int_vector(lengths, "lengths", dims["b"])
+    if page_table is not None:
+        page_table = checks.array(page_table, "page_table", "int32", "b max_pages", dims)
+    layout = "b S E" if page_table is None else "pages page_size E"
+    layers = check_layers(caches, "caches", ROW_DTYPES, layout, dims)
+    sources = None
+    if tree_kv is not None:
+        sources = check_layers(tree_kv, "tree_kv", checks.dtype_name(layers[0]), "b N E", dims)
+        if len(sources) != len(layers):
+            raise ValueError(f"tree_kv: got {len(sources)} layers, wanted {len(layers)} as in caches")
+    targets = None if out is None else check_out(out, dims["b"])
+    arrays = {"path": path, "path_length": path_length, "lengths": lengths, "page_table": page_table}
+    named = {f"caches[{i}]": layer for i, layer in enumerate(layers)}
+    named |= {f"tree_kv[{i}]": layer for i, layer in enumerate(sources or ())}
+    numpy_backend.require("kv_commit", library, arrays | named)
+    for i, layer in enumerate(layers):
+        if not layer.flags.writeable:
+            raise ValueError(f"caches[{i}]: got a read-only array, wanted a writeable one")
+    ref = reference.kv_commit(layers, path, path_length, lengths, tree_kv=sources, page_table=page_table)
+    committed = Committed(*numpy_backend.fill(targets, ref))
+    if check:
+        checks.raise_on_status("kv_commit", committed.status)
+    return committed
+
+
+def check_layers(
+    layers: Array | Sequence[Array], name: str, dtypes: str | tuple[str, ...], layout: str, dims: checks.Dims
+) -> list[Array]:
+    """Return one array per layer, all of one dtype and shape, from a stacked array or a sequence."""
+    if checks.kind(layers) is not None:
+        checks.array(layers, name, dtypes, f"L {layout}", dims)
+    elif not isinstance(layers, list | tuple):
+        raise TypeError(f"{name}: got {type(layers).__name__}, wanted an array or a list of arrays")
+    if len(layers) == 0:
+        raise ValueError(f"{name}: got no layers, wanted at least one")
+    for i, layer in enumerate(layers):
+        checks.array(layer, f"{name}[{i}]", dtypes, layout, dims)
+        dtypes = checks.dtype_name(layer)
+    return list(layers)
+
+
+def check_out(out: Committed, batch: int) -> tuple[Array, ...]:
+    """Return the two arrays of ``out``, or raise."""
+    lengths, status = checks.output(out, Committed._fields)
+    dims = checks.Dims(b=batch)
+    return (
+        checks.array(lengths, "out.lengths", "int32", "b", dims),
+        checks.array(status, "out.status", "int32", "b", dims),
+    )

@@ -1,0 +1,172 @@
+"""Stage 3: attention of every tree node over the prefix and its ancestors, absorbed MLA form.
+
+Examples
+--------
+>>> import numpy as np, kdtree_cupy as kd
+>>> q, row = np.zeros((1, 1, 1, 576), np.float32), np.ones((1, 1, 576), np.float32)
+>>> read = kd.verify_attn(q, row, row, np.uint32([[[1]]]), [1], scale=1.0)
+>>> read.out.shape, round(float(read.lse[0, 0, 0]), 4)
+((1, 1, 1, 512), 0.6931)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import checks, numpy_backend
+from .refs import verify_attn as reference
+
+Array = Any
+
+
+class Attention(NamedTuple):
+    """Result of :func:`verify_attn`."""
+
+    out: Array
+    lse: Array
+
+
+class Arguments(NamedTuple):
+    """Arguments of one call after the checks."""
+
+    q: Array
+    cache: Array
+    tree_kv: Array | None
+    mask: Array
+    lengths: Array
+    scale: float
+    counts: Array | None
+    page_table: Array | None
+
+
+def verify_attn(
+    q: Array,
+    cache: Array,
+    tree_kv: Array | None,
+    mask: Array,
+    lengths: Array,
+    *,
+    scale: float,
+    counts: Array | None = None,
+    page_table: Array | None = None,
+    splits: int | str = "auto",
+    library: Any = None,
+    out: Attention | None = None,
+    check: bool = False,
+) -> Attention:
+    """Attend from every node and head to the prefix and to the nodes that the mask shows.
+
+    Parameters
+    ----------
+    q : float32, float16 or bfloat16 [b, N, H, 576]
+        Absorbed queries: 512 latent numbers, then 64 rotary ones.
+    cache : same dtype, [b, S, 576] or [pages, page_size, 576]
+        KV rows of the prefix; values are the first 512 numbers.  Paged when ``page_table`` is given.
+    tree_kv : same dtype, [b, N, 576], or None
+        KV rows of the nodes; None: node i lies in the cache at position ``lengths[b] + i``.
+    mask : uint32 [b, N, ceil(N/32)]
+        Bit j of row i: node i sees node j.  Any pattern is honoured; bits from ``counts[b]`` on are ignored.
+    lengths : int32 [b]
+        Rows of the prefix; all nodes see all of it.  0 is allowed.
+    scale : float
+        Factor on q.k, for DeepSeek-like models (128 + 64)**-0.5 with its YaRN factor, not 576**-0.5.
+    counts : int32 [b], optional
+        Real nodes; default N.
+    page_table : int32 [b, max_pages], optional
+        Page of each ``page_size`` positions.  Entries that no position needs are not read.
+    splits : "auto", "fixed" or int
+        How kernels divide the KV rows over blocks.  "fixed": chunks of 512, so that a row of the result does
+        not depend on N or on the batch beside it.  The numpy backend computes exactly and needs none.
+    library, out, check
+        As in :func:`~kdtree_cupy.tree_build.tree_build`; ``check`` also looks at the values of ``lengths``,
+        ``counts`` and ``page_table``.
+
+    Returns
+    -------
+    out : dtype of q, [b, N, H, 512]
+        Softmax-weighted values; 0 in rows from ``counts[b]`` on and in rows that see nothing.
+    lse : float32 [b, N, H]
+        ``ln(sum(exp(scale * q.k)))``; -inf in those rows.
+
+    Raises
+    ------
+    TypeError, ValueError, BackendError
+        As in :func:`~kdtree_cupy.tree_build.tree_build`; ``ValueError`` also, on the numpy backend or with
+        ``check=True``, for a position that has no row in the cache.
+
+    Notes
+    -----
+    KV rows of padding nodes are never read, so they may hold anything.
+
+    Source: DeepSeek-V2, arXiv 2405.04434, section 2.1 (multi-head latent attention, absorbed matrices).
+    """
+    arguments = check_arguments(q, cache, tree_kv, mask, lengths, scale, counts, page_table)
+    check_splits(splits)
+    batch, slots, heads, _ = q.shape
+    targets = None if out is None else check_out(out, batch, slots, heads, checks.dtype_name(q))
+    numpy_backend.require("verify_attn", library, arguments._asdict() | {"scale": None})
+    check_values(arguments)
+    ref = reference.verify_attn(
+        *arguments[:5], scale=arguments.scale, counts=arguments.counts, page_table=arguments.page_table
+    )
+    results = (ref.out.astype(q.dtype), ref.lse.astype(np.float32))
+    return Attention(*numpy_backend.fill(targets, results))
+
+
+def check_arguments(
+    q: Array,
+    cache: Array,
+    tree_kv: Array | None,
+    mask: Array,
+    lengths: Array,
+    scale: float,
+    counts: Array | None,
+    page_table: Array | None,
+) -> Arguments:
+    """Return the arguments of :func:`verify_attn`, or raise; values of arrays are not looked at."""
+    dims = checks.Dims()
+    q = checks.array(q, "q", checks.FLOATS, "b N H 576", dims)
+    dtype = checks.dtype_name(q)
+    if page_table is not None:
+        page_table = checks.array(page_table, "page_table", "int32", "b max_pages", dims)
+    cache = checks.array(cache, "cache", dtype, "b S 576" if page_table is None else "pages size 576", dims)
+    if tree_kv is not None:
+        tree_kv = checks.array(tree_kv, "tree_kv", dtype, "b N 576", dims)
+    dims["W"] = -(-dims["N"] // 32)
+    mask = checks.array(mask, "mask", "uint32", "b N W", dims)
+    lengths = checks.int_vector(lengths, "lengths", dims["b"], 0)
+    if counts is not None:
+        counts = checks.int_vector(counts, "counts", dims["b"], 0, dims["N"])
+    scale = checks.number(scale, "scale", "a finite number", math.isfinite)
+    return Arguments(q, cache, tree_kv, mask, lengths, scale, counts, page_table)
+
+
+def check_splits(splits: int | str) -> int | str:
+    """Return ``splits`` if it is "auto", "fixed" or a number of splits from 1 to 1024."""
+    if isinstance(splits, str):
+        if splits not in ("auto", "fixed"):
+            raise ValueError(f'splits: got {splits!r}, wanted "auto", "fixed" or an int')
+        return splits
+    return checks.integer(splits, "splits", 1, 1024)
+
+
+def check_values(arguments: Arguments) -> None:
+    """Raise ``ValueError`` if a count or a length in a host array is out of range."""
+    a = arguments
+    slots = a.q.shape[1]
+    checks.per_request(a.lengths, "lengths", len(a.lengths), 0, checks.INT32[1])
+    if a.counts is not None:
+        checks.per_request(a.counts, "counts", len(a.counts), 0, slots)
+
+
+def check_out(out: Attention, batch: int, slots: int, heads: int, dtype: str) -> tuple[Array, ...]:
+    """Return the two arrays of ``out``, or raise."""
+    result, lse = checks.output(out, Attention._fields)
+    dims = checks.Dims(b=batch, N=slots, H=heads)
+    return (
+        checks.array(result, "out.out", dtype, "b N H 512", dims),
+        checks.array(lse, "out.lse", "float32", "b N H", dims),
+    )
