@@ -26,10 +26,10 @@ NAME_RULE = "1..128 letters, digits, '_', '-', '.', not starting with '-' or '.'
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-_SHORT_FLOATS = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+SHORT_FLOATS = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 DTYPES: dict[str, np.dtype] = {
     **{name: np.dtype(name) for name in ("bool", *_INTEGERS, "float16", "float32", "float64")},
-    **{name: np.dtype(getattr(ml_dtypes, name)) for name in _SHORT_FLOATS},
+    **{name: np.dtype(getattr(ml_dtypes, name)) for name in SHORT_FLOATS},
 }
 """Number types of a KDTR file by name."""
 

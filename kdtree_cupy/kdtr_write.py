@@ -69,8 +69,7 @@ def write(
     >>> from kdtree_cupy import kdtr
     >>> kdtr.write("x.kdtr", {"ids": np.arange(6).reshape(2, 3)}, {"seed": 0})   # doctest: +SKIP
     """
-    prepared = {name: _prepare(name, arrays[name]) for name in _names(arrays)}
-    plain_header = {} if header is None else _plain(header, "header")
+    prepared, plain_header = prepare(arrays, header)
     items = [_item(name, array, like) for name, array in prepared.items()]
     minor = VERSION[1] if like is None else max(VERSION[1], like.version[1])
     top = {**({} if like is None else like.extra), "arrays": items, "header": plain_header}
@@ -93,6 +92,16 @@ def write(
             handle.write(as_bytes(array))
             position = align(position) + array.nbytes
         handle.write(bytes(file_bytes - position))
+
+
+def prepare(
+    arrays: Mapping[str, np.ndarray], header: Mapping[str, Any] | None
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return arrays (sorted by name, little-endian, C order) and header as plain JSON, or raise."""
+    prepared = {name: _prepare(name, arrays[name]) for name in _names(arrays)}
+    if not isinstance(header, (Mapping, type(None))):
+        raise TypeError(f"header: got {type(header).__name__}, wanted a mapping")
+    return prepared, _plain(header or {}, "header")
 
 
 def as_bytes(array: np.ndarray) -> memoryview:
