@@ -1,0 +1,220 @@
+"""Resource table of kernels for any architecture, without a GPU: what the compiler and the source say.
+
+The compiler knows registers, spills, stack and static shared memory.  Block size and dynamic shared memory
+are decided at launch; a kernel states them in its header comment, where a person reads them as well::
+
+    // Launch  tree_build_v2: grid batch, block 256, dynamic shared 12 * KD_MAX_NODES
+
+Without the name the line holds for every kernel of the file that has no line of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import html
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+
+from .compiled import Compiled, KernelInfo
+from .nvrtc import split_arch
+from .sources import Unit
+
+_LAUNCH = re.compile(
+    r"^[ \t]*(?://|\*)[ \t]*(?:Launch\b[ \t]*)?(?:(\w+):[ \t]*)?grid[ \t]+[^\n]*?,[ \t]*block[ \t]+([^\n]+?),"
+    r"[ \t]*dynamic shared[ \t]+([^\n]+)$",
+    re.MULTILINE,
+)
+_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]+?)[ \t]*(?://[^\n]*)?$", re.MULTILINE)
+_DYNAMIC = re.compile(r"\bDYN_SHARED\b|\bextern\s+__shared__\b")
+_OPERATORS: dict[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.LShift: operator.lshift,
+}
+
+# CUDA C++ programming guide: threads, blocks, shared KiB of a multiprocessor; shared KiB of a block
+_LIMITS = {
+    70: (2048, 32, 96, 96),
+    75: (1024, 16, 64, 64),
+    80: (2048, 32, 164, 163),
+    86: (1536, 16, 100, 99),
+    87: (1536, 16, 164, 163),
+    89: (1536, 24, 100, 99),
+    90: (2048, 32, 228, 227),
+    100: (2048, 32, 228, 227),
+    103: (2048, 32, 228, 227),
+    110: (1536, 24, 228, 227),
+    120: (1536, 24, 100, 99),
+    121: (1536, 24, 100, 99),
+}
+_REGISTERS, _RESERVED, _WARP = 65536, 1024, 32
+
+
+@dataclass(frozen=True)
+class LaunchLine:
+    """Block size and largest dynamic shared memory that a kernel asks for; None where it is not known."""
+
+    block: int | None
+    dynamic_shared: int | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kernel on one architecture; bytes throughout, ``occupancy`` is a share of resident threads."""
+
+    file: str
+    name: str
+    arch: str
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    static_shared: int
+    dynamic_shared: int | None
+    block: int | None
+    occupancy: float | None
+    params: tuple[int, ...] | None
+    cached: bool
+
+
+@dataclass(frozen=True)
+class Report:
+    """Rows of the resource table; prints as text, shows as a table in a notebook."""
+
+    rows: tuple[Row, ...]
+
+    def to_json(self) -> list[dict[str, object]]:
+        """Return one dict a row, ready for ``json.dumps``."""
+        return [asdict(row) for row in self.rows]
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        head = ("kernel", "arch", "regs", "spill", "stack", "shared", "+dynamic", "block", "occupancy")
+        out = [head]
+        for r in self.rows:
+            share = "?" if r.occupancy is None else f"{r.occupancy:.0%}"
+            unknown = tuple("?" if x is None else str(x) for x in (r.dynamic_shared, r.block))
+            facts = (r.registers, r.spill_bytes, r.stack_bytes, r.static_shared)
+            out.append((f"{r.file}:{r.name}", r.arch, *map(str, facts), *unknown, share))
+        return out
+
+    def __str__(self) -> str:
+        cells = self._cells()
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = []
+        for row in cells:
+            first = "  ".join(cell.ljust(w) for cell, w in zip(row[:2], widths, strict=False))
+            rest = "  ".join(cell.rjust(w) for cell, w in zip(row[2:], widths[2:], strict=True))
+            lines.append(f"{first}  {rest}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in self._cells()
+        ]
+        return "<table>" + "".join(rows) + "</table>"
+
+
+def shared_limit(arch: str) -> int | None:
+    """Return the most shared memory one block may have, static and dynamic together; None if not known."""
+    limits = _LIMITS.get(split_arch(arch)[0])
+    return limits[3] * 1024 if limits else None
+
+
+def occupancy(arch: str, registers: int, shared: int, block: int) -> float | None:
+    """Estimate the share of a multiprocessor's threads that can be resident; None if ``arch`` is not known.
+
+    Parameters
+    ----------
+    arch : str
+        Such as ``"sm_120"``.
+    registers : int
+        Per thread.
+    shared : int
+        Static and dynamic bytes of a block.
+    block : int
+        Threads of a block.
+
+    Notes
+    -----
+    Registers are handed out per warp in units of 256, a quarter of them to each of four schedulers; each
+    block pays 1 KiB of shared memory for the system.  The driver's own answer may be a little different.
+    """
+    limits = _LIMITS.get(split_arch(arch)[0])
+    if limits is None or not 0 < block <= 1024:
+        return None
+    threads, blocks, per_multiprocessor, _ = limits
+    warps = -(-block // _WARP)
+    per_warp = -(-max(registers, 1) * _WARP // 256) * 256
+    by_registers = (_REGISTERS // 4 // per_warp) * 4 // (-(-warps // 4) * 4)
+    by_shared = per_multiprocessor * 1024 // (-(-(shared + _RESERVED) // 128) * 128)
+    resident = min(blocks, threads // (warps * _WARP), by_registers, by_shared)
+    return resident * warps * _WARP / threads
+
+
+def launch_lines(unit: Unit, defines: Mapping[str, str]) -> dict[str | None, LaunchLine]:
+    """Read the launch lines of a file; the key None holds for kernels without a line of their own."""
+    text = unit.texts[unit.main]
+    macros: dict[str, str] = {}
+    for each in unit.texts.values():
+        macros.update(_DEFINE.findall(each))
+    macros.update(defines)
+    lines = {found[1]: LaunchLine(_value(found[2], macros), _value(found[3], macros))
+             for found in _LAUNCH.finditer(text)}  # fmt: skip
+    if None not in lines:
+        lines[None] = LaunchLine(None, None if _DYNAMIC.search(text) else 0)
+    return lines
+
+
+def _value(text: str, macros: Mapping[str, str]) -> int | None:
+    """Evaluate an integer expression over macros; None if it is anything else."""
+    text = re.sub(r"\bbytes\b.*|[.;].*", "", text).strip()
+    try:
+        return _number(ast.parse(text, mode="eval").body, macros, 8)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
+        return None
+
+
+def _number(node: ast.expr, macros: Mapping[str, str], depth: int) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.Name) and node.id in macros and depth:
+        return _number(ast.parse(macros[node.id].strip(), mode="eval").body, macros, depth - 1)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        left, right = _number(node.left, macros, depth), _number(node.right, macros, depth)
+        return _OPERATORS[type(node.op)](left, right)
+    raise ValueError("not an integer expression")
+
+
+def rows(compiled: Compiled, lines: Mapping[str | None, LaunchLine], seen: Mapping[str, int]) -> list[Row]:
+    """Return the rows of one file; ``seen`` holds the largest dynamic shared memory launched so far."""
+    kernels = sorted(compiled.kernels.items())
+    return [_row(compiled, info, lines.get(name, lines[None]), seen.get(name)) for name, info in kernels]
+
+
+def _row(compiled: Compiled, info: KernelInfo, line: LaunchLine, seen: int | None) -> Row:
+    known = [x for x in (line.dynamic_shared, seen) if x is not None]
+    dynamic = max(known) if known else None
+    block = line.block or info.max_threads
+    share = None
+    if block:
+        share = occupancy(compiled.arch, info.registers, info.static_shared + (dynamic or 0), block)
+    return Row(
+        compiled.file,
+        info.name,
+        compiled.arch,
+        info.registers,
+        info.spill_bytes,
+        info.stack_bytes,
+        info.static_shared,
+        dynamic,
+        block,
+        share,
+        info.params,
+        compiled.cached,
+    )

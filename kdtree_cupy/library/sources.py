@@ -1,0 +1,228 @@
+"""Where kernel text comes from: replaced text, then the user's folders, then the package's own folder.
+
+Every quoted include is followed by hand, so a unit is *all* the project text a compiler will see; its digest
+is therefore exact, and an edited header can never run an old binary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ..errors import CompileError
+
+_HERE = Path(__file__).resolve().parents[1]
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+_SETTLED_NS = 2_000_000_000
+"""A file younger than this when read is read again: some file systems keep times of 1 s or coarser."""
+
+
+def package_folder() -> Path:
+    """Return the folder of the package's own kernels: inside a wheel, or beside it in a checkout."""
+    for folder in (_HERE / "kernels_cu", _HERE.parent / "kernels_cu"):
+        if folder.is_dir():
+            return folder
+    raise FileNotFoundError(f"kernels_cu is neither in {_HERE} nor beside it: the installation is incomplete")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One ``.cu`` file and every project header it can reach.
+
+    Parameters
+    ----------
+    main : str
+        Name of the ``.cu`` file, relative to its folder.
+    texts : dict of str to str
+        Text of ``main`` and of each header, by name relative to the source folders.
+    spellings : dict of str to str
+        How headers are spelled in ``#include``, and the name each spelling stands for.
+    origins : dict of str to str
+        What to show in messages for each name: a path, or ``"tree_build.cu (replaced)"``.
+    edited : bool
+        True if some text is not what the package shipped or the process first read.
+    """
+
+    main: str
+    texts: Mapping[str, str]
+    spellings: Mapping[str, str]
+    origins: Mapping[str, str]
+    edited: bool
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over names, spellings and texts."""
+        h = hashlib.sha256(self.main.encode())
+        for part in (self.texts, self.spellings):
+            for name in sorted(part):
+                for item in (name, part[name]):
+                    data = item.encode()
+                    h.update(len(data).to_bytes(8, "little") + data)
+        return h.hexdigest()
+
+
+@dataclass(frozen=True)
+class _Read:
+    stamp: tuple[int, ...]
+    when: int
+    text: str
+    includes: tuple[str, ...]
+
+
+_reads: dict[Path, _Read] = {}
+_first: dict[Path, str] = {}  # text of each file when this process first read it
+
+
+def _read(path: Path) -> _Read | None:
+    """Return the current text of ``path``, or None if there is no such file."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+    known = _reads.get(path)
+    changed = max(status.st_mtime_ns, status.st_ctime_ns)
+    if known and known.stamp == stamp and known.when - changed > _SETTLED_NS:
+        return known
+    when = time.time_ns()
+    data = path.read_bytes()
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text at byte {error.start}") from None
+    if known and known.text == text:
+        text = known.text  # the same object: later comparisons are cheap
+    _reads[path] = read = _Read(stamp, when, text, tuple(_INCLUDE.findall(text)))
+    _first.setdefault(path, text)
+    return read
+
+
+class Sources:
+    """Find kernel text by name.
+
+    Parameters
+    ----------
+    folders : iterable of path
+        The user's folders, searched in this order before the package's own.
+    """
+
+    def __init__(self, folders: Iterable[str | Path] = ()) -> None:
+        self.package = package_folder()
+        self.folders = tuple(Path(folder).expanduser() for folder in folders)
+        for folder in self.folders:
+            if not folder.is_dir():
+                raise ValueError(f"source: got {folder}, wanted a folder that holds .cu files")
+        self._roots = (*self.folders, self.package)
+        self._units: dict[str, tuple[tuple[object, ...], Unit]] = {}
+        self.replaced: dict[str, str] = {}
+
+    def files(self) -> list[str]:
+        """Return the names of all ``.cu`` files in sight, sorted."""
+        names = {name for name in self.replaced if name.endswith(".cu")}
+        for root in self._roots:
+            names.update(path.relative_to(root).as_posix() for path in root.glob("**/*.cu"))
+        return sorted(names)
+
+    def replace(self, file: str, text: str | None, *, new: bool = False) -> None:
+        """Use ``text`` instead of ``file`` from now on; ``None`` undoes it; ``new=True`` adds a file."""
+        name = _normal(file)
+        if text is None:
+            self.replaced.pop(name, None)
+            return
+        if not isinstance(text, str):
+            raise TypeError(f"text: got {type(text).__name__}, wanted str")
+        if not new and self._find(name) is None:
+            raise ValueError(f"{file}: {self._unknown()}; pass new=True to add a file")
+        self.replaced[name] = text
+
+    def origin(self, file: str) -> str:
+        """Return what messages call ``file``."""
+        found = self._find(_normal(file))
+        return file if found is None else found[1]
+
+    def unit(self, main: str) -> Unit:
+        """Return the unit of ``main`` as the files are now.
+
+        Raises
+        ------
+        ValueError
+            ``main`` does not exist (the message lists what does), or is not text.
+        CompileError
+            One spelling in ``#include`` means two different files.
+        """
+        main = _normal(main)
+        found = self._find(main)
+        if found is None:
+            raise ValueError(f"{main}: {self._unknown()}")
+        texts: dict[str, str] = {}
+        origins: dict[str, str] = {}
+        spellings: dict[str, str] = {}
+        edited = False
+        todo = [(main, found)]
+        while todo:
+            name, (text, origin, includes, own) = todo.pop()
+            texts[name], origins[name] = text, origin
+            edited = edited or not own
+            for spelled in includes:
+                target = self._resolve(spelled, name)
+                if target is None:
+                    continue  # a vendor header in quotes, or one only another compiler needs
+                if spellings.setdefault(spelled, target[0]) != target[0]:
+                    raise CompileError(
+                        f'{origin}: #include "{spelled}" means {target[0]} here and '
+                        f"{spellings[spelled]} elsewhere in {main}; spell them differently"
+                    )
+                if target[0] not in texts and all(target[0] != name for name, _ in todo):
+                    todo.append(target)
+        stamp = (edited, *((name, id(text)) for name, text in texts.items()))
+        known = self._units.get(main)
+        if known and known[0] == stamp:
+            return known[1]
+        unit = Unit(main, texts, spellings, origins, edited)
+        self._units[main] = (stamp, unit)
+        return unit
+
+    def _resolve(self, spelled: str, includer: str):
+        beside = posixpath.normpath(posixpath.join(posixpath.dirname(includer), spelled))
+        for name in dict.fromkeys((beside, posixpath.normpath(spelled))):
+            if not name.startswith(("../", "/")) and (found := self._find(name)):
+                return name, found
+        return None
+
+    def _find(self, name: str):
+        """Return (text, origin, includes, is it the package's own text), or None."""
+        text = self.replaced.get(name)
+        if text is not None:
+            own = _read(self.package / name)
+            same = own is not None and own.text == text
+            return text, f"{name} (replaced)", tuple(_INCLUDE.findall(text)), same
+        for root in self._roots:
+            path = root / name
+            read = _read(path)
+            if read is not None:
+                if root is self.package:
+                    same = read.text == _first[path]
+                else:
+                    own = _read(self.package / name)
+                    same = own is not None and own.text == read.text
+                return read.text, str(path), read.includes, same
+        return None
+
+    def _unknown(self) -> str:
+        return f"no such kernel file; there are {', '.join(self.files()) or 'none'}"
+
+
+def _normal(file: str) -> str:
+    """Return ``file`` as a name relative to the source folders."""
+    name = posixpath.normpath(str(file).replace("\\", "/"))
+    if name.startswith(("/", "../")) or name in (".", ".."):
+        raise ValueError(
+            f"file: got {file!r}, wanted a name relative to a source folder, like 'tree_build.cu'"
+        )
+    return name
