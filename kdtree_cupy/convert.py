@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import kdtr
+from .errors import KdtrError
 from .kdtr_write import prepare
 from .npz import MAX_BYTES, read_npz, write_npz
 from .safetensors_file import read_safetensors, write_safetensors
@@ -50,6 +51,8 @@ def read_arrays(
     ValueError
         The suffix is none of ``.kdtr``, ``.npz``, ``.safetensors``.
     """
+    if Path(path).is_dir():
+        raise KdtrError(f"{path}: is a folder, wanted a file")
     suffix = _suffix(path)
     if suffix == ".npz":
         return read_npz(path, max_bytes=max_bytes)

@@ -1,4 +1,4 @@
-"""Say what a file is that is no KDTR file, and what to do about it."""
+"""Say what a file is that is not what its name promises, and what to do about it."""
 
 from __future__ import annotations
 
@@ -22,21 +22,25 @@ _KINDS = (
 )
 
 
-def describe_foreign(start: bytes) -> str:
-    """Return a sentence on a file that starts with ``start`` (a few dozen bytes are enough)."""
+def describe_foreign(start: bytes, wanted: str = "KDTR") -> str:
+    """Return what a file is that starts with ``start`` (a few dozen bytes) and is no ``wanted`` file."""
+    no = f"is no {wanted} file"
+    text = start.lstrip()
     if not start:
         return "is empty"
-    if start[1:5] == b"KDTR":
+    if start[1:5] == b"KDTR" and wanted == "KDTR":
         return "is a KDTR file damaged in transfer (bytes changed as if it were text); copy it as binary"
-    for magic, text in _KINDS:
+    if start[1:5] == b"KDTR":
+        return f"{no} but a KDTR file: rename it to .kdtr"
+    for magic, kind in _KINDS:
         if start.startswith(magic):
-            return f"is no KDTR file but {text}"
-    if len(start) > 8 and start[8:9] == b"{" and int.from_bytes(start[:8], "little") < 1 << 32:
-        return f"is no KDTR file but looks like .safetensors; {_CONVERT}"
+            return f"{no} but {kind}"
+    if start[8:9] == b"{" and int.from_bytes(start[:8], "little") < 1 << 32:
+        return f"{no} but looks like .safetensors; {_CONVERT}"
     if not start.strip(b"\0"):
-        return "is no KDTR file: it starts with zeros (an interrupted download or copy?)"
-    if start.lstrip()[:1] in (b"{", b"["):
-        return "is no KDTR file but looks like JSON text"
-    if start.lstrip()[:1] == b"<":
-        return "is no KDTR file but looks like HTML or XML (a web page saved instead of the file?)"
-    return f"is no KDTR file: it starts with bytes {start[:8].hex(' ')}"
+        return f"{no}: it starts with zeros (an interrupted download or copy?)"
+    if text[:1] in (b"{", b"["):
+        return f"{no} but looks like JSON text"
+    if text[:1] == b"<":
+        return f"{no} but looks like HTML or XML (a web page saved instead of the file?)"
+    return f"{no}: it starts with bytes {start[:8].hex(' ')}"

@@ -25,6 +25,7 @@ from .kdtr_format import (
     load_json,
     shape_bytes,
 )
+from .kdtr_sniff import describe_foreign
 from .npy_header import read_npy_header
 
 if TYPE_CHECKING:
@@ -69,8 +70,9 @@ def read_npz(
         Not an archive, corrupt, too large, or a member that is no plain array; names file and array.
     """
     with open_regular(path) as handle:
-        if handle.read(4) not in (b"PK\x03\x04", b"PK\x05\x06"):
-            raise KdtrError(f"{path}: is no .npz file: it does not start as a zip archive")
+        start = handle.read(32)
+        if start[:4] not in (b"PK\x03\x04", b"PK\x05\x06"):
+            raise KdtrError(f"{path}: {describe_foreign(start, '.npz')}")
         try:
             _check_directory_size(handle, path)
             archive = zipfile.ZipFile(handle)

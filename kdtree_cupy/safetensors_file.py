@@ -20,6 +20,7 @@ from .kdtr_format import (
     load_json,
     shape_bytes,
 )
+from .kdtr_sniff import describe_foreign
 from .kdtr_write import as_bytes
 
 if TYPE_CHECKING:
@@ -60,14 +61,15 @@ def read_safetensors(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict
     with open_regular(path) as handle:
         size = handle.seek(0, 2)
         handle.seek(0)
-        if size < 10:
-            raise KdtrError(f"{path}: is no .safetensors file: {size} bytes")
-        length = struct.unpack("<Q", handle.read(8))[0]
-        if length > MAX_HEADER_BYTES or 8 + length > size:
-            raise KdtrError(
-                f"{path}: is no .safetensors file, or truncated: header of {length} bytes "
-                f"(limit {MAX_HEADER_BYTES}) in a file of {size}"
-            )
+        start = handle.read(32)
+        if start[8:9] != b"{":
+            raise KdtrError(f"{path}: {describe_foreign(start, '.safetensors')}")
+        length = struct.unpack("<Q", start[:8])[0]
+        if length > MAX_HEADER_BYTES:
+            raise KdtrError(f"{path}: header of {length} bytes, wanted at most {MAX_HEADER_BYTES}")
+        if 8 + length > size:
+            raise KdtrError(f"{path}: truncated: a header of {length} bytes in a file of {size}")
+        handle.seek(8)
         try:
             top = load_json(handle.read(length))
         except ValueError as error:

@@ -26,6 +26,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Replay tree policies on traces; write a report with tables and figures.",
     ),
     "trace": ("kdtree_cupy.cli.trace", "Look into, check and convert traces and other KDTR files."),
+    "report": ("kdtree_cupy.cli.report", "Registers, spills, shared memory of every kernel; no GPU."),
+    "doctor": ("kdtree_cupy.cli.doctor", "Driver, devices, compilers, caches: what is wrong, and the cure."),
 }
 """Name of each sub-command: its module and its line in ``kdtree --help``."""
 
@@ -154,6 +156,17 @@ def describe(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+def printable(text: str) -> str:
+    r"""Return ``text`` with everything escaped that could steer a terminal; newlines and tabs stay.
+
+    File names, array names and headers come from strangers.
+
+    >>> printable("a\x1b[2J\n")
+    'a\\x1b[2J\n'
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
 def _drop_unwritable_output() -> None:
     """Point stdout to nowhere if flushing it fails (closed pipe, full disk): Python flushes again at exit."""
     try:
@@ -169,7 +182,7 @@ def _debug() -> None:
 
 
 def _fail(message: str) -> int:
-    click.echo(message, err=True)
+    click.echo(printable(message), err=True)
     return USER_MISTAKE
 
 
