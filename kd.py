@@ -32,6 +32,8 @@ if sys.version_info < (3, 10) or os.name != "posix":  # said on older ones: this
     sys.stderr.write(f"kd: needs Python 3.10 or newer on Linux or macOS, not {this}: {cure}\n")
     sys.exit(2)
 
+import fcntl  # there is none on Windows
+
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
@@ -47,7 +49,7 @@ CURES = {  # what pip, venv and the system say: what to do about it
     r"NewConnection|[Nn]ame.?[Rr]esol|Name or service|Max retries|ProxyError|SSLError|[Tt]imed out|"
     r"Connection (refused|reset|broken)|IncompleteRead|versions: none": "the package index was not reached:"
     " check the network and proxy, or set PIP_INDEX_URL to a mirror",
-    r"ensurepip|No module named '?venv": "Python has no venv: on Debian, `apt install python3-venv`",
+    r"ensurepip is not|No module named": "Python has no venv: on Debian, `apt install python3-venv`",
     r"ResolutionImpossible|conflicting dep": "these extras do not go together: `rm -rf .venv` and try again",
 }
 
@@ -166,8 +168,8 @@ def find_trouble() -> str:
 
 def is_ready(digest: str, extras: set[str]) -> bool:
     """Say whether .venv works and holds this checkout with these extras."""
-    installed = any(VENV.glob("lib/python*/site-packages/kdtree_cupy-*.dist-info"))
-    return installed and read_stamp() == (digest, extras) and not find_trouble()
+    package = any(VENV.glob("lib/python*/site-packages/kdtree_cupy-*.dist-info"))
+    return package and read_stamp() == (digest, extras) and not find_trouble()
 
 
 def run_step(what: str, *command: str) -> None:
@@ -181,9 +183,10 @@ def run_step(what: str, *command: str) -> None:
             if re.search(r"Downloading .*\d\d\.\d MB", line):
                 say(line.strip())
     if process.returncode:
-        cure = find_cure("".join(lines))
-        said = "".join(f"\n    {line.rstrip()}" for line in lines[-3 if cure else -15 :])
-        raise Problem(f"{what} failed: {cure}{said}")
+        full = shutil.disk_usage(ROOT).free < 2**24  # venv hides why its ensurepip failed
+        cure = find_cure("No space left" if full else "".join(lines))
+        said = [line for line in lines if re.search("ERROR|Error:", line)][-2:] if cure else lines[-15:]
+        raise Problem("\n    ".join([f"{what} failed: {cure}", *map(str.strip, said)]))
 
 
 def set_up(digest: str, have: set[str], extras: set[str]) -> None:
@@ -194,7 +197,7 @@ def set_up(digest: str, have: set[str], extras: set[str]) -> None:
     if trouble:
         say(f"making .venv: {trouble}")
         if not all(map(importlib.util.find_spec, ("venv", "ensurepip"))):
-            raise Problem(f"making .venv failed: {find_cure('ensurepip')}")
+            raise Problem(f"making .venv failed: {find_cure('No module named')}")
         base = getattr(sys, "_base_executable", sys.executable)  # .venv's Python must not clear .venv
         run_step("making .venv", base, "-m", "venv", "--clear", str(VENV))
     say("installing; the first time takes a minute, with CUDA a few")
@@ -209,12 +212,9 @@ def prepare(verb: str) -> None:
     (digest, known), (_, have), asked = read_project(), read_stamp(), os.environ.get("KD_EXTRAS")
     extras, reason = fit_machine(verb, have) if asked is None else parse_request(asked, have, known)
     extras |= have | ALWAYS.get(verb, set())
-    if "cuda13" in extras:
-        extras.discard("compile")  # the NVRTC of CUDA 12, which cuda13 replaces
+    extras -= {"compile"} if "cuda13" in extras else set()  # the NVRTC of CUDA 12; cuda13 has its own
     say(f"{reason}; extras: {', '.join(sorted(extras)) or 'none'}")
     if not is_ready(digest, extras):
-        import fcntl  # not on Windows, which was told so above
-
         with Path(__file__).open() as lock:
             with contextlib.suppress(OSError):  # a network file system without locks
                 fcntl.flock(lock, fcntl.LOCK_EX)  # a second kd.py waits here, then finds the work done
