@@ -90,7 +90,7 @@ def array(value: Array, name: str, dtypes: str | tuple[str, ...], spec: str, dim
     if not dims.match(tuple(value.shape), spec):
         raise ValueError(f"{name}: got shape {tuple(value.shape)}, wanted {dims.describe(spec)}")
     if not is_contiguous(value):
-        raise ValueError(f"{name}: got a strided array, wanted a C-contiguous one")
+        raise ValueError(f"{name}: got a strided array, wanted a C-contiguous one (make a copy)")
     return value
 
 
