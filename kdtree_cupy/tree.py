@@ -10,8 +10,6 @@ import numpy as np
 from .limits import describe_status
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from matplotlib.axes import Axes
 
     Array = Any
@@ -126,11 +124,11 @@ class DraftTree:
 
         return draw_tree(self, ax, request=request, **options)
 
-    def to_text(self, request: int = 0, *, text: Sequence[str] | None = None, path: Any = None) -> str:
-        """Return a drawing for a terminal; see :func:`kdtree_cupy.tree_draw.tree_text`."""
+    def to_text(self, request: int = 0, **options: Any) -> str:
+        """Return a drawing for a terminal; options as :func:`kdtree_cupy.tree_draw.tree_text`."""
         from .tree_draw import tree_text
 
-        return tree_text(self, request=request, text=text, path=path)
+        return tree_text(self, request=request, **options)
 
 
 def _to_numpy(array: Array) -> np.ndarray:

@@ -1,0 +1,77 @@
+"""Rows of the study's tidy tables ``results.csv`` and ``speedup.csv``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import acceptance as stats
+from .cost import CostTable, speedup
+
+if TYPE_CHECKING:
+    from .study import TraceResult
+
+COLUMNS = (
+    "trace", "policy", "budget", "subset", "tau_mean", "tau_pooled", "tau_low", "tau_high", "rounds",
+    "tokens", "certified_share", "backend", "sequences", "nodes_mean", "surrogate_tau", "depth", "width",
+    "temperature",
+)  # fmt: skip
+"""Columns of ``results.csv``."""
+
+SPEEDUP_COLUMNS = ("trace", "policy", "budget", "cost", "context", "nodes", "tau_pooled", "speedup")
+"""Columns of ``speedup.csv``."""
+
+
+def result_rows(
+    result: TraceResult, names: Sequence[str], budgets: np.ndarray, seed: int
+) -> list[dict[str, Any]]:
+    """Return one row of ``results.csv`` per policy, budget and subset of one trace."""
+    trace = result.trace
+    keeps = {"all": np.ones(trace.sequences, bool), "no_loops": ~trace.looping()}
+    rows = []
+    for name in names:
+        table, all_rounds = result.replays[name]
+        for j, budget in enumerate(budgets):
+            rounds = all_rounds[j]
+            for subset, keep in keeps.items():
+                tau = stats.tau(rounds, keep, seed=seed)
+                roots = rounds.root[keep[rounds.sequence]]
+                mean = _mean_at(roots)
+                rows.append({
+                    "trace": trace.name, "policy": name, "budget": int(budget), "subset": subset,
+                    "tau_mean": tau.mean, "tau_pooled": tau.pooled, "tau_low": tau.low, "tau_high": tau.high,
+                    "rounds": tau.rounds, "tokens": tau.tokens,
+                    "certified_share": mean(table.certified[:, j]) if name == "ddtree" else None,
+                    "backend": "numpy", "sequences": tau.sequences,
+                    "nodes_mean": mean(table.nodes_by_depth[:, j, 1:].sum(1)),
+                    "surrogate_tau": 1.0 + mean(table.surrogate[:, j]),
+                    "depth": trace.depth, "width": trace.width,
+                    "temperature": trace.header.get("temperature"),
+                })  # fmt: skip
+    return rows
+
+
+def _mean_at(roots: np.ndarray) -> Callable[[np.ndarray], float]:
+    return lambda values: float(values[roots].mean()) if roots.size else float("nan")
+
+
+def speedup_rows(
+    result: TraceResult, names: Sequence[str], budgets: np.ndarray, costs: Sequence[CostTable]
+) -> list[dict[str, Any]]:
+    """Return one row of ``speedup.csv`` per cost table, policy and budget of one trace."""
+    rows = []
+    for cost in costs:
+        for name in names:
+            for j, budget in enumerate(budgets):
+                rounds = result.replays[name].rounds[j]
+                pooled = stats.tau(rounds).pooled
+                nodes = min(int(budget), result.trace.depth) if name == "chain" else int(budget)
+                gain = speedup(pooled, cost, nodes, chain=name == "chain")
+                rows.append({
+                    "trace": result.trace.name, "policy": name, "budget": int(budget), "cost": cost.name,
+                    "context": cost.default_context, "nodes": nodes, "tau_pooled": pooled,
+                    "speedup": float(gain),
+                })  # fmt: skip
+    return rows
