@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from . import nvrtc, report
-from .cache import Cache
-from .compiled import Compiled, compile_unit, define_texts
-from .driver import driver
-from .sources import Sources
+from ..errors import BackendError
+from . import arrays, cuda, make, rehearse
+from .compiler import NOTHING, Compiler
+from .resolve import resolve
 
 if TYPE_CHECKING:
-    from .report import Report
+    from .kernel import Kernel
+    from .sources import Unit
 
 BACKENDS = ("auto", "cuda", "host", "numpy")
-HOME_ARCH = "sm_120"
-"""Compiled for where there is no device."""
-
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-class KernelLibrary:
+class KernelLibrary(Compiler):
     """Kernels by file and name, from the package or from the user, on a GPU, on the CPU, or as references.
 
     Parameters
@@ -64,132 +59,134 @@ class KernelLibrary:
         source: str | Path | Iterable[str | Path] | None = None,
         backend: str = "auto",
         arch: str = "auto",
-        defines: Mapping[str, Any] = _NOTHING,
+        defines: Mapping[str, Any] = NOTHING,
     ) -> None:
         if backend not in BACKENDS:
             raise ValueError(f"backend: got {backend!r}, wanted one of {', '.join(BACKENDS)}")
-        if arch != "auto":
-            nvrtc.split_arch(arch)
-        folders = () if source is None else (source,) if isinstance(source, str | Path) else tuple(source)
-        self.sources = Sources(folders)
+        super().__init__(source, arch, defines)
         self.backend = backend
-        self.arch = arch
-        self.defines: Mapping[str, str] = MappingProxyType(define_texts(defines))
-        self.cache = Cache()
-        self._requested: dict[tuple[str, str], int] = {}  # largest dynamic shared memory launched
+        self.checks_edits = True
+        self.passed: set[Any] = set()  # edited kernels that have run in the worker
+        self._kernels: dict[Any, tuple[Unit, Kernel]] = {}
 
     def __repr__(self) -> str:
         folders = ", ".join(map(str, self.sources.folders)) or "package"
         return f"KernelLibrary(source={folders}, backend={self.backend!r}, arch={self.arch!r})"
 
-    def files(self) -> list[str]:
-        """Return the names of all ``.cu`` files in sight."""
-        return self.sources.files()
-
-    def replace(self, file: str, text: str | None, *, new: bool = False) -> None:
-        """Use ``text`` in place of ``file`` (a ``.cu`` or a header) from the next call on.
-
-        Parameters
-        ----------
-        file : str
-            Name relative to the source folders, such as ``"verify_attn.cu"``.
-        text : str or None
-            The new text; None goes back to the file.
-        new : bool
-            Allow a name that no folder has.
-
-        Raises
-        ------
-        ValueError
-            No folder has such a file and ``new`` is False (the message lists those there are).
-        TypeError
-            ``text`` is not a str.
-        """
-        self.sources.replace(file, text, new=new)
-
-    def compile(
-        self, file: str, *, arch: str | None = None, defines: Mapping[str, Any] = _NOTHING
-    ) -> Compiled:
-        """Compile ``file`` with NVRTC, or take it from the cache; needs no GPU.
-
-        Parameters
-        ----------
-        file : str
-            Such as ``"tree_build.cu"``.
-        arch : str, optional
-            Instead of the library's own.
-        defines : mapping
-            Macros on top of the library's own.
-
-        Raises
-        ------
-        CompileError
-            The compiler refused it; the message starts with the user's file and line.
-        BackendError
-            There is no NVRTC, or it cannot compile for ``arch``.
-        ValueError
-            No such file.
-        """
-        chosen = nvrtc.choose()
-        wanted = self.arch if arch is None else arch
-        arch = automatic_arch(chosen) if wanted == "auto" else wanted
-        return compile_unit(self.sources.unit(file), chosen, arch, self._merged(defines), self.cache)
-
-    def report(
+    def kernel(
         self,
-        files: Iterable[str] | None = None,
+        file: str,
+        name: str,
         *,
-        arch: str | None = None,
-        defines: Mapping[str, Any] = _NOTHING,
-    ) -> Report:
-        """Return registers, spills, stack, shared memory and estimated occupancy of every kernel.
-
-        Needs no GPU, and says the same for kernels that come from the cache.
+        backend: str,
+        device: int | None = None,
+        defines: Mapping[str, Any] = NOTHING,
+    ) -> Kernel:
+        """Return one kernel, compiled and loaded; calling it checks arguments and launches.
 
         Parameters
         ----------
-        files : iterable of str, optional
-            Default: every ``.cu`` file in sight.
-        arch : str, optional
-            Instead of the library's own.
+        file, name : str
+            Such as ``"tree_build.cu"``, ``"tree_build_v2"``.
+        backend : {"cuda", "host"}
+            Where it runs.
+        device : int or None
+            CUDA ordinal (default 0); None for the host.
         defines : mapping
             Macros on top of the library's own.
 
         Raises
         ------
-        CompileError, BackendError, ValueError
-            As for :meth:`compile`.
+        CompileError, BackendError
+            As for :meth:`compile`; also if there is no device, or no C++ compiler.
+        ValueError
+            No such file, or no such kernel in it (the message lists those there are).
         """
-        rows = []
-        for file in self.files() if files is None else files:
-            compiled = self.compile(file, arch=arch, defines=defines)
-            lines = report.launch_lines(self.sources.unit(file), self._merged(defines))
-            seen = {name: most for (where, name), most in self._requested.items() if where == compiled.file}
-            rows += report.rows(compiled, lines, seen)
-        return report.Report(tuple(rows))
+        unit = self.sources.unit(file)
+        merged = self.merged(defines)
+        device = (device or 0) if backend == "cuda" else None
+        key = (unit.main, name, backend, device, tuple(merged.items()))
+        known = self._kernels.get(key)
+        if known and known[0] is unit:
+            return known[1]
+        build = make.cuda_kernel if backend == "cuda" else make.host_kernel
+        made = build(self, unit, name, device, merged)
+        self._kernels[key] = (unit, made)
+        return made
 
-    def _merged(self, defines: Mapping[str, Any]) -> Mapping[str, str]:
-        return define_texts(self.defines, defines) if defines else self.defines
+    def launch(
+        self,
+        file: str,
+        kernel: str,
+        grid: Any,
+        block: Any,
+        args: Sequence[Any],
+        *,
+        shared_bytes: int = 0,
+        defines: Mapping[str, Any] = NOTHING,
+        backend: str | None = None,
+        device: int | None = None,
+    ) -> None:
+        """Find, compile if need be, check and launch a kernel; does not wait for the device.
 
+        Parameters
+        ----------
+        file, kernel : str
+            Such as ``"tree_build.cu"``, ``"tree_build_v2"``.
+        grid, block : int or tuple of up to three ints
+            Blocks, and threads per block.  A grid with a 0 launches nothing.
+        args : sequence
+            Arrays, numpy or Python scalars, or None for a null pointer, in the kernel's order.
+        shared_bytes : int
+            Dynamic shared memory per block.
+        defines : mapping
+            Macros on top of the library's own.
+        backend, device
+            Where to run; by default where the arrays are.
 
-def automatic_arch(compiler: nvrtc.Nvrtc, capability: tuple[int, int] | None = None) -> str:
-    """Return the architecture for a device: its own, or the newest older one of the same major number.
+        Raises
+        ------
+        TypeError, ValueError
+            A wrong argument: the message names it, what it got and what it wants.
+        CompileError, BackendError
+            As for :meth:`kernel`.
+        KernelError
+            The kernel was edited and its first run, in the worker process, failed.
 
-    A cubin runs on every device of the same major and no smaller minor capability, so an NVRTC that does not
-    know ``sm_121`` yet still serves it with ``sm_120``.
+        Notes
+        -----
+        An edited kernel first runs in a worker process: against its stage's reference if there is one,
+        else on copies of ``args``; that first run waits for the device.
+        """
+        if backend is None:
+            found = {f"argument {i}": a for i, a in enumerate(args) if arrays.handle(a) is not None}
+            run = resolve(self, found)
+            backend, device = run.backend, run.device
+        if backend == "numpy":
+            raise BackendError(f"{file}: {kernel}: backend 'numpy' runs references, not kernels")
+        made = self.kernel(file, kernel, backend=backend, device=device, defines=defines)
+        unit = self.sources.unit(file)
+        ready = made.prepare(grid, block, args, shared_bytes)
+        if unit.edited and self.checks_edits:
+            rehearse.first_run(self, unit, made, ready, defines)
+        made.start(ready)
+        self.requested[unit.main, kernel] = max(shared_bytes, self.requested.get((unit.main, kernel), 0))
 
-    Parameters
-    ----------
-    compiler : Nvrtc
-        The compiler to be used.
-    capability : tuple of int, optional
-        Such as ``(12, 0)``; default: the first device's, or that of ``sm_120`` where there is none.
-    """
-    if capability is None:
-        devices = driver().devices
-        if not devices:
-            return HOME_ARCH
-        capability = devices[0].capability
-    major, minor = capability
-    fitting = [arch for arch in compiler.archs if arch // 10 == major and arch % 10 <= minor]
-    return f"sm_{max(fitting)}" if fitting else f"sm_{major}{minor}"
+    def raw_module(self, file: str, *, device: int = 0, defines: Mapping[str, Any] = NOTHING) -> Any:
+        """Return ``file`` as a ``cupy.RawModule`` on a device, for use without this library's checks.
+
+        Raises as :meth:`kernel` does.
+        """
+        return make.load_module(self, self.sources.unit(file), device, self.merged(defines))[0]
+
+    def empty(self, shape: int | tuple[int, ...], dtype: str, *, like: Any) -> Any:
+        """Return a new uninitialised array of the kind and in the place of ``like``."""
+        found = arrays.handle(like)
+        if found is None:
+            raise TypeError(f"like: got {type(like).__name__}, wanted an array")
+        return arrays.empty(shape, dtype, found.kind, found.device)
+
+    def clear(self) -> None:
+        """Forget compiled and loaded kernels, CuPy's memo of modules included; the disk cache stays."""
+        self._kernels.clear()
+        cuda.MODULES.clear()

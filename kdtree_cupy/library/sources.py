@@ -114,7 +114,7 @@ class Sources:
 
     def __init__(self, folders: Iterable[str | Path] = ()) -> None:
         self.package = package_folder()
-        self.folders = tuple(Path(folder).expanduser() for folder in folders)
+        self.folders = tuple(Path(folder).expanduser().absolute() for folder in folders)
         for folder in self.folders:
             if not folder.is_dir():
                 raise ValueError(f"source: got {folder}, wanted a folder that holds .cu files")
@@ -123,10 +123,10 @@ class Sources:
         self.replaced: dict[str, str] = {}
 
     def files(self) -> list[str]:
-        """Return the names of all ``.cu`` files in sight, sorted."""
+        """Return the names of all ``.cu`` files in sight (not those in folders below), sorted."""
         names = {name for name in self.replaced if name.endswith(".cu")}
         for root in self._roots:
-            names.update(path.relative_to(root).as_posix() for path in root.glob("**/*.cu"))
+            names.update(path.name for path in root.glob("*.cu"))
         return sorted(names)
 
     def replace(self, file: str, text: str | None, *, new: bool = False) -> None:
