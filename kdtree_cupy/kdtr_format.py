@@ -72,11 +72,11 @@ def dump_json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
-def load_json(text: bytes) -> Any:
+def load_json(text: bytes, encoding: str = "utf-8") -> Any:
     """Parse JSON without its loopholes; ``ValueError`` says what is wrong.
 
-    Refused: bytes that are not UTF-8, NaN and infinities (also ``1e999``), a key given twice, more than
-    64 levels.
+    Refused: bytes outside ``encoding``, NaN and infinities (also ``1e999``), a key given twice, more than 64
+    levels.
     """
 
     def constant(name: str) -> NoReturn:
@@ -97,10 +97,10 @@ def load_json(text: bytes) -> Any:
 
     try:
         value = json.loads(
-            text.decode("utf-8"), object_pairs_hook=unique, parse_constant=constant, parse_float=number
+            text.decode(encoding), object_pairs_hook=unique, parse_constant=constant, parse_float=number
         )
     except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 at byte {error.start}") from error
+        raise ValueError(f"not {encoding.upper()} at byte {error.start}") from error
     except RecursionError as error:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels") from error
     if depth_of(value) > MAX_DEPTH:
@@ -125,7 +125,7 @@ def depth_of(value: Any) -> int:
 def parse_header(text: bytes, data_start: int, file_bytes: int, path: Any) -> tuple[list[Entry], dict, dict]:
     """Return array entries, the user's header and unknown top-level fields, or raise :class:`KdtrError`."""
     try:
-        top = load_json(text)
+        top = load_json(text, "ascii")  # other characters are written as escapes
     except ValueError as error:
         raise KdtrError(f"{path}: header: {error}") from error
     if not isinstance(top, dict) or not isinstance(top.get("arrays"), list):
