@@ -6,8 +6,13 @@ import numpy as np
 
 from .tree import DraftTree
 
+PRECISION = 2.0**-21
+"""Error that a stored float32 log-prob may have, relative to max(1, |value|)."""
 
-def outside_bound(logprobs: np.ndarray, next_logprob: np.ndarray | None = None) -> np.ndarray:
+
+def outside_bound(
+    logprobs: np.ndarray, next_logprob: np.ndarray | None = None, precision: float = PRECISION
+) -> np.ndarray:
     """Return the best score that a node with a rank beyond K could have, float64 [b].
 
     The heaviest such node follows the first choices down to some depth and leaves the kept ranks there.  The
@@ -18,12 +23,17 @@ def outside_bound(logprobs: np.ndarray, next_logprob: np.ndarray | None = None) 
     ----------
     logprobs : float32 [b, D, K]
     next_logprob : float32 [b, D], optional
+    precision : float
+        Error of the stored log-probs.  Peaked rows leave a mass of the order of their rounding: without
+        this allowance a certificate could be wrong.
     """
     rows = logprobs.astype(np.float64)
     if next_logprob is None:
-        left = 1.0 - np.exp(rows).sum(2)
-        with np.errstate(divide="ignore"):
-            tail = np.where(left > 0, np.log(np.maximum(left, 0.0)), -np.inf)
+        kept = np.exp(rows)
+        slack = precision * (kept * np.maximum(1.0, -np.maximum(rows, -1e4))).sum(2)
+        left = 1.0 - kept.sum(2) + slack
+        # Rows whose mass exceeds 1 are no log-probs over a vocabulary: their mass bounds nothing.
+        tail = np.where(left > 0, np.log(np.where(left > 0, left, 1.0)), np.inf)
         beyond = np.minimum(rows[:, :, -1], tail)
     else:
         beyond = next_logprob.astype(np.float64)
@@ -37,6 +47,7 @@ def certified_exact(
     budget: int,
     vocab_size: int | None = None,
     next_logprob: np.ndarray | None = None,
+    precision: float = PRECISION,
 ) -> np.ndarray:
     """Return whose tree of ``budget`` nodes is the exact top-B tree of the whole vocabulary, bool [b].
 
@@ -52,6 +63,8 @@ def certified_exact(
         V; K >= min(B, V) needs no certificate (a node of rank r drags r earlier siblings in).
     next_logprob : float32 [b, D], optional
         Log-prob of the first rank left out.
+    precision : float
+        As for :func:`outside_bound`.
 
     Notes
     -----
@@ -62,4 +75,4 @@ def certified_exact(
         return np.ones(logprobs.shape[0], bool)
     full = tree.counts > budget
     last = tree.scores[:, budget] if tree.num_nodes > budget else np.full(tree.batch, -np.inf)
-    return full & (last > outside_bound(logprobs, next_logprob))
+    return full & (last > outside_bound(logprobs, next_logprob, precision))

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .certificate import PRECISION
 from .convert import read_arrays
 from .trace_check import OPTIONAL, REQUIRED, check_arrays, check_header
+from .vocabulary import piece, readable
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 LOOP_THRESHOLD = 0.25
 """A sequence loops if distinct bigrams / bigrams is at most this (small greedy models repeat themselves)."""
@@ -40,9 +42,11 @@ class Trace:
     draft_next_logprob : float32 [T, D] or None
         Log-prob of rank K (the first one left out): sharpens the certificate of truncated rows.
     extra : dict
-        Prompts and the target's own best tokens, where recorded.
+        Prompts, the target's own best tokens and the vocabulary, where recorded.
     path : Path or None
         File it came from.
+    precision : float
+        Error of the recorded log-probs, relative to max(1, |value|); larger if they were float16.
     """
 
     name: str
@@ -54,6 +58,7 @@ class Trace:
     draft_next_logprob: np.ndarray | None = None
     extra: Mapping[str, np.ndarray] = field(default_factory=dict)
     path: Path | None = None
+    precision: float = PRECISION
 
     @property
     def depth(self) -> int:
@@ -124,6 +129,20 @@ class Trace:
             ranks[~inside, d] = -2
         return ranks
 
+    def text(self, token: int) -> str:
+        """Return a token as a label: its text, in quotes if blanks matter; its id without a vocabulary."""
+        return readable(self._piece(token)) if self._piece(token) else str(int(token))
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Return the text of a run of tokens; tokens without text come as ``<id>``."""
+        raw = b"".join(self._piece(token) or b"<%d>" % token for token in tokens)
+        return raw.decode("utf-8", errors="replace")
+
+    def _piece(self, token: int) -> bytes:
+        if "vocab_bytes" not in self.extra:
+            return b""
+        return piece(self.extra["vocab_offsets"], self.extra["vocab_bytes"], int(token))
+
     def summary(self) -> dict[str, Any]:
         """Return plain facts for ``kdtree trace info`` and reports."""
         lengths = self.lengths
@@ -165,15 +184,17 @@ def make_trace(
     check_arrays(name, arrays, header.get("vocab_size"))
     extra = {k: arrays[k] for k in OPTIONAL if k in arrays and k != "draft_next_logprob"}
     required = {k: arrays[k] for k in REQUIRED}
-    if required["draft_logprobs"].dtype != np.float32:
-        required["draft_logprobs"] = required["draft_logprobs"].astype(np.float32)  # float16: exact
+    rest = arrays.get("draft_next_logprob")
+    half = required["draft_logprobs"].dtype == np.float16
+    required["draft_logprobs"] = required["draft_logprobs"].astype(np.float32, copy=False)  # exact
     required["tokens"] = np.asarray(required["tokens"]).astype(np.int32, copy=False)
     return Trace(
         name=str(header.get("name") or name),
         header=dict(header),
-        draft_next_logprob=arrays.get("draft_next_logprob"),
+        draft_next_logprob=None if rest is None else rest.astype(np.float32, copy=False),
         extra=extra,
         path=path,
+        precision=2.0**-10 if half else PRECISION,
         **required,
     )
 
@@ -200,3 +221,19 @@ def load_trace(path: str | os.PathLike[str], *, stop_tokens: list[int] | None = 
         header["stop_tokens"] = list(stop_tokens)
     header.setdefault("name", path.stem)
     return make_trace(str(path), header, arrays, path)
+
+
+def bundled_traces() -> list[Path]:
+    """Return the recorded traces that come with the package (``data/``), sorted by name.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is none: the installation is incomplete.
+    """
+    here = Path(__file__).resolve().parent
+    for folder in (here / "data", here.parent / "data"):  # installed, or in a checkout
+        found = sorted(path for path in folder.glob("*") if path.suffix in (".npz", ".kdtr"))
+        if found:
+            return found
+    raise FileNotFoundError(f"no trace in {here / 'data'} or {here.parent / 'data'}: incomplete installation")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 REQUIRED = ("sequence_offsets", "tokens", "draft_ids", "draft_logprobs")
-OPTIONAL = ("prompt_offsets", "prompt_tokens", "target_ids", "target_logprobs", "draft_next_logprob")
+OPTIONAL = (
+    "prompt_offsets", "prompt_tokens", "target_ids", "target_logprobs", "draft_next_logprob", "vocab_bytes",
+    "vocab_offsets",
+)  # fmt: skip
+PAIRS = (
+    ("prompt_offsets", "prompt_tokens"), ("target_ids", "target_logprobs"), ("vocab_offsets", "vocab_bytes")
+)  # fmt: skip
+SCHEMA = "kdtrace/1"
+FLOATS = (np.float32, np.float16)
+_TOP = int(np.iinfo(np.int32).max)  # tokens are int32
 _CHUNK = 4096  # positions checked at once: bounds memory on large memory-mapped traces
 
 
@@ -34,12 +44,17 @@ def check_arrays(name: str, arrays: Mapping[str, np.ndarray], vocab_size: int | 
             raise KdtrError(
                 f"{name}: array {key!r} is missing: not a draft trace (needs {', '.join(REQUIRED)})"
             )
+    for key in (*REQUIRED, *OPTIONAL):
+        if key in arrays and not isinstance(arrays[key], np.ndarray):
+            got = type(arrays[key]).__name__
+            raise KdtrError(f"{name}: array {key!r}: got {got}, wanted a numpy array")
+    for one, other in PAIRS:
+        if (one in arrays) != (other in arrays):
+            raise KdtrError(f"{name}: {one} and {other}: one without the other")
     total = _check_vector(name, "tokens", arrays["tokens"])
     _check_offsets(name, "sequence_offsets", arrays["sequence_offsets"], total)
     _check_tokens(name, "tokens", arrays["tokens"], vocab_size)
     _check_draft(name, arrays, total, vocab_size)
-    if ("prompt_offsets" in arrays) != ("prompt_tokens" in arrays):
-        raise KdtrError(f"{name}: prompt_offsets and prompt_tokens: one without the other")
     if "prompt_offsets" in arrays:
         prompts = _check_vector(name, "prompt_tokens", arrays["prompt_tokens"])
         _check_offsets(name, "prompt_offsets", arrays["prompt_offsets"], prompts)
@@ -47,14 +62,32 @@ def check_arrays(name: str, arrays: Mapping[str, np.ndarray], vocab_size: int | 
         if arrays["prompt_offsets"].size != arrays["sequence_offsets"].size:
             got = arrays["prompt_offsets"].size
             raise KdtrError(f"{name}: prompt_offsets: got {got} entries, wanted one prompt per sequence")
-    if ("target_ids" in arrays) != ("target_logprobs" in arrays):
-        raise KdtrError(f"{name}: target_ids and target_logprobs: one without the other")
     if "target_ids" in arrays:
-        shape = arrays["target_ids"].shape
-        if len(shape) != 2 or shape[0] != total or arrays["target_logprobs"].shape != shape:
-            other = arrays["target_logprobs"].shape
-            raise KdtrError(f"{name}: target_ids {shape}, target_logprobs {other}: wanted [{total}, ranks]")
-        _check_rows(name, "target", arrays["target_ids"], arrays["target_logprobs"], vocab_size)
+        ids, logprobs = arrays["target_ids"], arrays["target_logprobs"]
+        _check_kinds(name, "target", ids, logprobs)
+        if ids.ndim != 2 or ids.shape[0] != total or logprobs.shape != ids.shape:
+            got = f"target_ids {ids.shape}, target_logprobs {logprobs.shape}"
+            raise KdtrError(f"{name}: {got}: wanted [{total}, ranks]")
+        _check_rows(name, "target", ids, logprobs, vocab_size)
+    if "vocab_offsets" in arrays:
+        _check_vocabulary(name, arrays["vocab_offsets"], arrays["vocab_bytes"], vocab_size)
+
+
+def _check_vocabulary(name: str, offsets: np.ndarray, data: np.ndarray, vocab_size: int | None) -> None:
+    if data.ndim != 1 or data.dtype != np.uint8:
+        raise KdtrError(f"{name}: array 'vocab_bytes': got {data.dtype} {data.shape}, wanted uint8 [bytes]")
+    _check_offsets(name, "vocab_offsets", offsets, data.size)
+    if vocab_size is not None and offsets.size != vocab_size + 1:
+        got = f"got {offsets.size} entries, wanted vocab_size + 1 = {vocab_size + 1}"
+        raise KdtrError(f"{name}: array 'vocab_offsets': {got}")
+
+
+def _check_kinds(name: str, kind: str, ids: np.ndarray, logprobs: np.ndarray) -> None:
+    if ids.dtype.kind not in "iu":
+        raise KdtrError(f"{name}: array '{kind}_ids': got {ids.dtype}, wanted integers")
+    if logprobs.dtype not in FLOATS:
+        got = f"got {logprobs.dtype}, wanted float32 (or float16)"
+        raise KdtrError(f"{name}: array '{kind}_logprobs': {got}")
 
 
 def _check_vector(name: str, key: str, array: np.ndarray) -> int:
@@ -81,7 +114,7 @@ def _check_offsets(name: str, key: str, offsets: np.ndarray, total: int) -> None
 
 
 def _check_tokens(name: str, key: str, tokens: np.ndarray, vocab_size: int | None) -> None:
-    top = np.iinfo(np.int32).max if vocab_size is None else vocab_size - 1
+    top = _TOP if vocab_size is None else vocab_size - 1
     for start in range(0, tokens.shape[0], _CHUNK):
         part = tokens[start : start + _CHUNK]
         bad = (part < 0) | (part > top)
@@ -93,10 +126,7 @@ def _check_tokens(name: str, key: str, tokens: np.ndarray, vocab_size: int | Non
 
 def _check_draft(name: str, arrays: Mapping[str, np.ndarray], total: int, vocab_size: int | None) -> None:
     ids, logprobs = arrays["draft_ids"], arrays["draft_logprobs"]
-    if ids.dtype.kind not in "iu":
-        raise KdtrError(f"{name}: array 'draft_ids': got {ids.dtype}, wanted integers")
-    if logprobs.dtype not in (np.float32, np.float16):
-        raise KdtrError(f"{name}: array 'draft_logprobs': got {logprobs.dtype}, wanted float32 (or float16)")
+    _check_kinds(name, "draft", ids, logprobs)
     if ids.ndim != 3 or ids.shape[0] != total:
         raise KdtrError(f"{name}: array 'draft_ids': got shape {ids.shape}, wanted [{total}, depth, width]")
     if logprobs.shape != ids.shape:
@@ -111,9 +141,9 @@ def _check_draft(name: str, arrays: Mapping[str, np.ndarray], total: int, vocab_
     extra = arrays.get("draft_next_logprob")
     if extra is None:
         return
-    if extra.shape != (total, depth) or extra.dtype not in (np.float32, np.float16):
-        got = f"{extra.dtype} {extra.shape}"
-        raise KdtrError(f"{name}: array 'draft_next_logprob': got {got}, wanted float32 {(total, depth)}")
+    if extra.shape != (total, depth) or extra.dtype != logprobs.dtype:  # rounded alike, or the order is lost
+        got = f"got {extra.dtype} {extra.shape}, wanted {logprobs.dtype} {(total, depth)} as draft_logprobs"
+        raise KdtrError(f"{name}: array 'draft_next_logprob': {got}")
     bad = ~(extra <= logprobs[:, :, -1])
     if bad.any():
         t, d = (int(i[0]) for i in np.nonzero(bad))
@@ -145,7 +175,7 @@ def _check_rows(name: str, kind: str, ids: np.ndarray, logprobs: np.ndarray, voc
 
 
 _HEADER_TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("name", "target", "drafter", "task", "source", "licence"), (str,)),
+    **dict.fromkeys(("name", "schema", "target", "drafter", "task", "source", "licence"), (str,)),
     **dict.fromkeys(("vocab_size", "depth", "width", "block", "K"), (int,)),
     "temperature": (int, float),
     "seed": (int, type(None)),
@@ -160,16 +190,20 @@ def check_header(name: str, header: Mapping[str, Any], arrays: Mapping[str, np.n
         if key in header and (not isinstance(value, kinds) or isinstance(value, bool)):
             wanted = " or ".join(k.__name__ for k in kinds)
             raise KdtrError(f"{name}: header field {key!r}: got {value!r}, wanted {wanted}")
-    if header.get("vocab_size") is not None and not 1 <= header["vocab_size"] <= 2**31 - 1:
-        raise KdtrError(f"{name}: header field 'vocab_size': got {header['vocab_size']}, wanted 1..2^31-1")
+    if header.get("schema", SCHEMA) != SCHEMA:
+        raise KdtrError(f"{name}: header field 'schema': got {header['schema']!r}, this reads {SCHEMA!r}")
+    vocab_size = header.get("vocab_size", _TOP + 1)
+    if not 1 <= vocab_size <= _TOP + 1:
+        raise KdtrError(f"{name}: header field 'vocab_size': got {vocab_size}, wanted 1..{_TOP + 1}")
     temperature = header.get("temperature", 0.0)
-    if not (np.isfinite(temperature) and temperature >= 0):
+    if not 0 <= temperature < math.inf:
         raise KdtrError(f"{name}: header field 'temperature': got {temperature}, wanted >= 0")
     for token in header.get("stop_tokens", []):
-        if not isinstance(token, int) or isinstance(token, bool) or token < 0:
-            raise KdtrError(f"{name}: header field 'stop_tokens': got {token!r}, wanted token ids")
-    if "draft_ids" in arrays and arrays["draft_ids"].ndim == 3:
-        _, depth, width = arrays["draft_ids"].shape
+        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocab_size:
+            wanted = f"wanted token ids in 0..{vocab_size - 1}"
+            raise KdtrError(f"{name}: header field 'stop_tokens': got {token!r}, {wanted}")
+    if "draft_ids" in arrays and np.ndim(arrays["draft_ids"]) == 3:
+        _, depth, width = np.shape(arrays["draft_ids"])
         for keys, have in ((("depth", "block"), depth), (("width", "K"), width)):
             for key in keys:
                 if key in header and header[key] != have:
