@@ -62,7 +62,8 @@ def topk_logprob(
                 status[b] |= NON_FINITE
                 continue
             ids[b, d] = best_ids(row, k)
-            logprobs[b, d] = log_softmax(row, temperature)[ids[b, d]]
+            with np.errstate(over="ignore"):  # below the least float32: -inf
+                logprobs[b, d] = log_softmax(row, temperature)[ids[b, d]]
     if vocab_map is not None:
         ids = vocab_map[ids].astype(np.int32)
     return TopK(ids, logprobs, status)

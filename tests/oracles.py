@@ -41,6 +41,15 @@ def level_by_level(logprobs: np.ndarray, budget: int) -> list[tuple[int, ...]]:
     return [ranks for _, ranks in chosen]
 
 
+def float32_tree(table: np.ndarray, budget: int) -> list[tuple[int, ...]]:
+    """Return the best paths with scores rounded to float32 after every addition."""
+    level, chosen = [(np.float32(0), ())], []
+    for row in table:
+        level = sorted((c - lp, (*ranks, r)) for c, ranks in level for r, lp in enumerate(row))[:budget]
+        chosen = sorted(chosen + level)[:budget]
+    return [ranks for _, ranks in chosen]
+
+
 def closure(parents: np.ndarray, count: int) -> np.ndarray:
     """Return bool [N, N]: the reflexive transitive closure of the parent relation, by matrix powers."""
     slots = len(parents)

@@ -185,21 +185,3 @@ def test_padding_is_never_stepped_to(backend):
     tree = tree_from([-1, 0, 0, 0], [9, 5, 0, 0], count=2)
     tree.parents[0, 2:] = 0
     assert accepted_path(accept(backend, tree, [0, 0, 0, 0])) == [0]
-
-
-BAD = [
-    ({"tree": 3}, TypeError, "tree: got int, wanted a DraftTree"),
-    ({"target_tokens": np.zeros((1, 6), np.int64)}, TypeError, "target_tokens: got dtype int64"),
-    ({"target_tokens": np.zeros((1, 5), np.int32)}, ValueError, r"target_tokens: got shape \(1, 5\), wanted"),
-    ({"max_depth": -1}, ValueError, r"max_depth: got -1, wanted 0\.\."),
-    ({"max_depth": 2.0}, TypeError, "max_depth: got float, wanted an int"),
-    ({"vocab_size": 0}, ValueError, "vocab_size: got 0"),
-    ({"out": [1]}, ValueError, r"out: got 1 entries, wanted \(path, path_length, next_token, status\)"),
-]
-
-
-@pytest.mark.parametrize(("change", "error", "message"), BAD)
-def test_bad_arguments_are_named(backend, change, error, message):
-    good = {"tree": FORK, "target_tokens": np.zeros((1, 6), np.int32)}
-    with pytest.raises(error, match=message):
-        backend.run(kd.tree_accept, **(good | change))
