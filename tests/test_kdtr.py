@@ -89,7 +89,8 @@ def test_many_arrays_push_each_other(path):
         f"a{i}": np.full(i, i % 251, np.uint8) for i in range(600)
     }  # offsets grow digits as the header grows
     kdtr.write(path, content)
-    assert all((kdtr.read(path).arrays[name] == array).all() for name, array in content.items())
+    found = kdtr.read(path).arrays
+    assert all((found[name] == array).all() for name, array in content.items())
 
 
 @pytest.mark.parametrize(
