@@ -1,0 +1,172 @@
+// memory.h: guarded memory: inaccessible pages around it, known bytes (canaries) in what is left of its own pages.
+//
+// The end of the data lies against the upper guard page, up to the 16-byte alignment of its start: an access a few
+// bytes past the end faults at once and is reported with its thread; a stray write between the guard page and the
+// data is found when the block ends.
+#ifndef KD_HOST_MEMORY_H
+#define KD_HOST_MEMORY_H
+
+#include "block.h"
+#ifdef __linux__
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE 1
+#endif
+#include <link.h>
+#endif
+
+namespace kd_host {
+
+struct Guarded {
+    char *region, *area, *data;  // mapping; its accessible part; the data
+    size_t region_bytes, area_bytes, bytes;
+
+    bool open(size_t wanted, size_t alignment)
+    {
+        bytes = wanted;
+        const size_t page = page_bytes(), room = round_up(wanted, alignment);
+        area_bytes = round_up(room + alignment, page);
+        region_bytes = area_bytes + 2 * page;
+        void* got = mmap(nullptr, region_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
+        if (got == MAP_FAILED) return region = nullptr, false;
+        region = static_cast<char*>(got);
+        area = region + page;
+        data = area + area_bytes - room;
+        if (mprotect(area, area_bytes, PROT_READ | PROT_WRITE) != 0) return false;
+        memset(area, canary, size_t(data - area));
+        memset(data + bytes, canary, size_t(area + area_bytes - (data + bytes)));
+        return true;
+    }
+
+    void close()
+    {
+        if (region) munmap(region, region_bytes);
+        region = nullptr;
+    }
+
+    void make_read_only() { mprotect(area, area_bytes, PROT_READ); }
+
+    bool owns(const char* address) const { return region && address >= region && address < region + region_bytes; }
+
+    // Offset of the first changed canary from the start of the data, or 0 when all are whole (data[0] is no canary).
+    long long changed() const
+    {
+        for (const char* p = data + bytes; p < area + area_bytes; ++p)
+            if ((unsigned char)*p != canary) return bytes ? p - data : p - data + 1;
+        if (data == area || ((unsigned char)data[-1] == canary && memcmp(area, area + 1, size_t(data - area) - 1) == 0)) return 0;
+        const char* p = data - 1;
+        while ((unsigned char)*p == canary) --p;
+        return p - data;
+    }
+
+    // " 4 bytes past the end of", " 8 bytes before"
+    void describe(char* text, size_t room, long long offset) const
+    {
+        if (offset < 0) snprintf(text, room, "%lld bytes before the start of", -offset);
+        else if (offset >= (long long)bytes) snprintf(text, room, "%lld bytes past the end of", offset - (long long)bytes + 1);
+        else snprintf(text, room, "at byte %lld of", offset);
+    }
+};
+
+// Static shared memory is `static thread_local`, so it is this library's thread-local block, and all of that but
+// `current` is shared memory.  Where the block cannot be found (no ELF), static shared memory starts as zeros.
+struct StaticShared {
+    char* base;
+    size_t bytes;
+
+#ifdef __linux__
+    static int visit(dl_phdr_info* info, size_t, void* found)
+    {
+        StaticShared& self = *static_cast<StaticShared*>(found);
+        const char* mark = reinterpret_cast<const char*>(&current);
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+            if (info->dlpi_phdr[i].p_type != PT_TLS || !info->dlpi_tls_data) continue;
+            char* base = static_cast<char*>(info->dlpi_tls_data);
+            const size_t bytes = info->dlpi_phdr[i].p_memsz;
+            if (mark < base || mark >= base + bytes) continue;
+            self.base = base, self.bytes = bytes;
+            return 1;
+        }
+        return 0;
+    }
+    void find()
+    {
+        current = nullptr;  // the block exists from the first access on
+        base = nullptr;
+        dl_iterate_phdr(visit, this);
+    }
+#else
+    void find() { base = nullptr; }
+#endif
+
+    void fill() const
+    {
+        Thread* kept = current;
+        if (base) memset(base, poison, bytes);
+        current = kept;
+    }
+};
+
+// ---- what kernels.py scanned and the compiler knows about each kernel ----
+
+struct Kernel {
+    const char *name, *parameters;  // parameters: names, separated by commas
+    int count;
+    const unsigned* sizes;
+    const unsigned char* pointers;  // 1 where the parameter is a pointer
+    void (*call)(void** arguments);
+    Kernel* next;
+};
+
+inline Kernel*& kernel_list()
+{
+    static Kernel* first = nullptr;
+    return first;
+}
+
+template <class T> struct IsPointer { static constexpr unsigned char value = 0; };
+template <class T> struct IsPointer<T*> { static constexpr unsigned char value = 1; };
+template <class T> struct IsPointer<T* const> { static constexpr unsigned char value = 1; };
+template <class T> struct Plain { using type = T; };
+template <class T> struct Plain<const T> { using type = T; };
+
+template <int... I> struct Indices {};
+template <int N, int... I> struct MakeIndices : MakeIndices<N - 1, N - 1, I...> {};
+template <int... I> struct MakeIndices<0, I...> { using type = Indices<I...>; };
+
+template <class... P>
+struct Signature {
+    static constexpr unsigned sizes[sizeof...(P) + 1] = {unsigned(sizeof(P))..., 0};
+    static constexpr unsigned char pointers[sizeof...(P) + 1] = {IsPointer<P>::value..., 0};
+
+    template <void (*kernel)(P...), int... I>
+    static void unpack(void** arguments, Indices<I...>)
+    {
+        (void)arguments;
+        kernel(*static_cast<typename Plain<P>::type*>(arguments[I])...);
+    }
+    template <void (*kernel)(P...)>
+    static void call(void** arguments) { unpack<kernel>(arguments, typename MakeIndices<sizeof...(P)>::type()); }
+};
+
+template <class F> struct SignatureOf;
+template <class... P> struct SignatureOf<void (*)(P...)> { using type = Signature<P...>; };
+
+struct Registration {
+    explicit Registration(Kernel& kernel)
+    {
+        kernel.next = kernel_list();
+        kernel_list() = &kernel;
+    }
+};
+
+}  // namespace kd_host
+
+#define KD_HOST_KERNEL(name, names)                                                              \
+    static kd_host::Kernel kd_kernel_##name = {                                                  \
+        #name, names, int(sizeof(kd_host::SignatureOf<decltype(&name)>::type::sizes) / sizeof(unsigned)) - 1, \
+        kd_host::SignatureOf<decltype(&name)>::type::sizes,                                      \
+        kd_host::SignatureOf<decltype(&name)>::type::pointers,                                   \
+        kd_host::SignatureOf<decltype(&name)>::type::call<&name>, nullptr};                      \
+    static kd_host::Registration kd_registration_##name(kd_kernel_##name);
+
+#endif
