@@ -10,6 +10,7 @@ import numpy as np
 from . import acceptance as stats
 from . import style
 from .study import BASELINE, StudyResult, TraceResult
+from .study_table import tree_policy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -118,7 +119,7 @@ def plot_histogram(result: StudyResult) -> Figure:
 def plot_survival(result: StudyResult) -> Figure:
     """Share of rounds that accept at least d drafts: the chain, and ddtree at several budgets."""
     figure, axes = panels(result, share_y=True)
-    best = "ddtree" if "ddtree" in result.policies else result.policies[-1]
+    best = tree_policy(result)
     budgets = sorted({int(result.budgets[0]), result.shown_budget, int(result.budgets[-1])})
     shades = np.linspace(0.35, 1.0, len(budgets))
     for ax, part in zip(axes, result.traces, strict=True):
@@ -151,7 +152,7 @@ def plot_survival(result: StudyResult) -> Figure:
 def plot_nodes(result: StudyResult) -> Figure:
     """Nodes per depth of the trees that rounds really used, a line per budget."""
     figure, axes = panels(result)
-    best = "ddtree" if "ddtree" in result.policies else result.policies[-1]
+    best = tree_policy(result)
     budgets = [int(b) for b in result.budgets if b > 0]
     budgets = [b for b in budgets if b & (b - 1) == 0][-5:] or budgets[-5:]
     import matplotlib as mpl

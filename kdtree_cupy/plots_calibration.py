@@ -12,6 +12,7 @@ from .plots import PANEL, panels, shown_rounds
 from .policies import ddtree
 from .replay import true_path
 from .study import StudyResult, TraceResult
+from .study_table import tree_policy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,18 +28,14 @@ _RANKS = 10  # columns of the heat map: later ranks are rarely above 1%
 _EXAMPLE_BUDGET = 24
 
 
-def _tree_policy(result: StudyResult) -> str:
-    return "ddtree" if "ddtree" in result.policies else result.policies[-1]
-
-
 def plot_depth_rank(result: StudyResult) -> Figure:
-    """Acceptance by (depth, rank) under its three definitions, a row of heat maps per trace."""
+    """Draw acceptance by (depth, rank) under its three definitions, a row of heat maps per trace."""
     import matplotlib.pyplot as plt
 
     down = len(result.traces)
     size = (PANEL[0] * 2.4, 3.5 * down)
     figure, axes = plt.subplots(down, 3, figsize=size, squeeze=False, layout="constrained")
-    name, budget = _tree_policy(result), result.shown_budget
+    name, budget = tree_policy(result), result.shown_budget
     for row, part in zip(axes, result.traces, strict=True):
         tables = stats.depth_rank(part.trace, part.ranks, shown_rounds(part, name, budget))
         for ax, (key, title) in zip(row, _TABLES, strict=True):
@@ -68,9 +65,9 @@ def _heat_map(ax: Axes, table: np.ndarray) -> AxesImage:
 
 
 def plot_surrogate(result: StudyResult) -> Figure:
-    """Expected tokens per round (1 + sum exp(score)) against realised ones, in ten bins of rounds."""
+    """Draw expected tokens per round (1 + sum exp(score)) against realised ones, in ten bins of rounds."""
     figure, axes = panels(result)
-    name, budget = _tree_policy(result), result.shown_budget
+    name, budget = tree_policy(result), result.shown_budget
     for ax, part in zip(axes, result.traces, strict=True):
         rounds, table = shown_rounds(part, name, budget), part.replays[name].acceptance
         expected, realised, error = stats.surrogate_by_decile(table, part.column(budget), rounds)
@@ -144,7 +141,7 @@ def plot_examples(result: StudyResult, count: int = 2) -> Figure:
 
 def _example_roots(part: TraceResult, result: StudyResult, count: int) -> list[int]:
     """Pick rounds with a median and with a long accepted path, the earliest of each kind."""
-    rounds = shown_rounds(part, _tree_policy(result), result.shown_budget)
+    rounds = shown_rounds(part, tree_policy(result), result.shown_budget)
     if rounds.root.size == 0:
         return []
     use = ~rounds.censored if (~rounds.censored).any() else np.ones(rounds.root.size, bool)

@@ -11,7 +11,7 @@ from . import acceptance as stats
 from .cost import CostTable, speedup
 
 if TYPE_CHECKING:
-    from .study import TraceResult
+    from .study import StudyResult, TraceResult
 
 COLUMNS = (
     "trace", "policy", "budget", "subset", "tau_mean", "tau_pooled", "tau_low", "tau_high", "rounds",
@@ -75,3 +75,8 @@ def speedup_rows(
                     "speedup": float(gain),
                 })  # fmt: skip
     return rows
+
+
+def tree_policy(result: StudyResult) -> str:
+    """Return the policy that single-policy figures and headlines are about: ddtree, or the last one."""
+    return "ddtree" if "ddtree" in result.policies else result.policies[-1]

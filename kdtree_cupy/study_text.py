@@ -1,0 +1,175 @@
+"""Words and numbers of the study report; every sentence is made from the result it describes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import style
+from .plots import plot_histogram, plot_nodes, plot_speedup, plot_survival, plot_tau
+from .plots_calibration import plot_depth_rank, plot_examples, plot_reliability, plot_surrogate
+from .study import BASELINE, StudyResult
+from .study_table import tree_policy
+
+
+def _row(result: StudyResult, policy: str, budget: int | None = None, subset: str = "all") -> dict[str, Any]:
+    """Return the table row of the first trace."""
+    name = result.traces[0].trace.name
+    wanted = result.shown_budget if budget is None else budget
+    return result.select(trace=name, policy=policy, budget=wanted, subset=subset)[0]
+
+
+def cards(result: StudyResult) -> list[dict[str, str]]:
+    """Return the headline numbers of the first trace."""
+    best, name = tree_policy(result), result.traces[0].trace.name
+    tree, chain = _row(result, best), _row(result, BASELINE)
+    label = style.policy_label(best)
+    out = [
+        {
+            "value": f"{tree['tau_pooled']:.2f}",
+            "what": f"tokens per round, {label}, B = {result.shown_budget}",
+            "detail": f"{name}, pooled; chain {chain['tau_pooled']:.2f}",
+        },
+        {
+            "value": f"{tree['surrogate_tau']:.2f}",
+            "what": "tokens per round the drafter expected",
+            "detail": f"{tree['tau_pooled']:.2f} came: factor {tree['surrogate_tau'] / tree['tau_pooled']:.2f}",
+        },
+    ]
+    mine = [r for r in result.speedups if r["trace"] == name and r["policy"] == best]
+    if mine:
+        top = max(mine, key=lambda r: r["speedup"])
+        cost = next(c for c in result.costs if c.name == top["cost"])
+        out.append({
+            "value": f"{top['speedup']:.2f}x",
+            "what": f"predicted speedup at B = {top['budget']}",
+            "detail": cost.label(),
+        })  # fmt: skip
+    out.append({
+        "value": f"{sum(p.trace.tokens.size for p in result.traces):,}",
+        "what": f"recorded positions in {len(result.traces)} trace(s)",
+        "detail": f"{sum(p.trace.sequences for p in result.traces)} sequences",
+    })  # fmt: skip
+    return out
+
+
+def tables(result: StudyResult) -> list[dict[str, Any]]:
+    """Return the rows of the report's tables, formatted."""
+    out = []
+    for part in result.traces:
+        rows = []
+        for row in result.select(trace=part.trace.name, subset="all"):
+            key = {k: row[k] for k in ("trace", "policy", "budget")}
+            other = result.select(**key, subset="no_loops")[0]
+            sure = row["certified_share"]
+            rows.append({
+                "policy": style.policy_label(row["policy"]), "budget": row["budget"], "shown": row["budget"] == result.shown_budget,
+                "mean": f"{row['tau_mean']:.3f}", "band": f"{row['tau_low']:.2f} to {row['tau_high']:.2f}",
+                "pooled": f"{row['tau_pooled']:.3f}", "pooled_no_loops": f"{other['tau_pooled']:.3f}",
+                "rounds": row["rounds"], "nodes": f"{row['nodes_mean']:.1f}", "expected": f"{row['surrogate_tau']:.2f}",
+                "certified": "" if sure is None else f"{100 * sure:.0f}%",
+            })  # fmt: skip
+        out.append({"trace": part.trace.name, "rows": rows})
+    return out
+
+
+def facts(result: StudyResult) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return labels and rows of the table of traces."""
+    keys = {
+        "target": "target", "drafter": "drafter", "temperature": "T", "depth": "D", "width": "K", "sequences": "sequences",
+        "sequences_skipped": "skipped (n < 2)", "sequences_ended": "ended by stop token", "sequences_looping": "looping", "tokens": "tokens",
+    }  # fmt: skip
+    rows = []
+    for part in result.traces:
+        summary = part.trace.summary()
+        values = [summary[key] for key in keys]
+        text_oracle, kept_oracle = part.oracle_tau
+        best = tree_policy(result)
+        biased = part.position_average[best][part.column(result.shown_budget)]
+        values += [f"{text_oracle:.2f}", f"{kept_oracle:.2f}", f"{biased:.2f}"]
+        rows.append({"name": part.trace.name, "values_": values})
+    labels = [
+        *keys.values(),
+        "oracle tau (knows the text)",
+        "oracle tau (kept ranks)",
+        "tau by positions (biased)",
+    ]
+    return labels, rows
+
+
+def method(result: StudyResult) -> list[str]:
+    """Return the statements a reader needs to trust or doubt the numbers."""
+    out = [
+        "A round starts at a root (the last committed token), verifies the tree and commits the accepted path plus the "
+        "target's own next token. Replay jumps from round to round; averaging over all positions instead overstates tau, "
+        "because long accepts skip positions (the biased figure is in the table of traces).",
+        "For T = 0 the replay is what a live run of the same pair would accept; for T > 0 it has the same distribution, because a "
+        "deterministic tree is verified by matching the token that the target samples.",
+        "tau is given as the mean over sequences and pooled (tokens / rounds). Predicted speedups use the pooled value.",
+        "Rounds whose last position lies beyond a recording that did not end by a stop token are censored: they count in tau, "
+        "not in histograms, survival, (depth, rank) tables or calibration.",
+        "static: one tree shape per sequence, grown best-first on acceptance by (depth, rank) given the path above, fitted on "
+        "all other sequences of the trace.",
+    ]
+    for part in result.traces:
+        if not part.trace.header.get("stop_tokens"):
+            out.append(
+                f"{part.trace.name}: no stop tokens are recorded, so the last rounds of every sequence are censored "
+                "(give --stop-tokens to say which tokens end a response)."
+            )
+    sources = {
+        (p.trace.header.get("source", "not recorded"), p.trace.header.get("licence", "not recorded"))
+        for p in result.traces
+    }
+    out += [f"Trace source: {source}. Licence: {licence}." for source, licence in sorted(sources)]
+    out += [f"Cost table {c.name} ({c.kind}): {c.source}. {c.note}." for c in result.costs]
+    if result.costs:
+        out.append(
+            "Speedups combine the acceptance of this model pair with the round costs of another one: they show the trade-off, "
+            "they are not a measurement of either."
+        )
+    return out
+
+
+def _tau_text(result: StudyResult) -> str:
+    best = tree_policy(result)
+    parts = []
+    for part in result.traces:
+        row = result.select(trace=part.trace.name, policy=best, budget=result.shown_budget, subset="all")[0]
+        chain = result.select(
+            trace=part.trace.name, policy=BASELINE, budget=result.shown_budget, subset="all"
+        )[0]
+        parts.append(
+            f"{part.trace.name}: {row['tau_mean']:.2f} against {chain['tau_mean']:.2f} for the chain"
+        )
+    return (
+        f"{style.policy_label(best)} at B = {result.shown_budget}, mean over sequences. "
+        + "; ".join(parts)
+        + "."
+    )
+
+
+def _fixed(text: str) -> Any:
+    return lambda result: text
+
+
+FIGURES = (
+    ("tau", "Tau", "Tokens per round against budget", plot_tau, _tau_text),
+    ("speedup", "Speedup", "Predicted speedup against budget", plot_speedup, _fixed(
+        "Acceptance grows with the budget, and so does the cost of verifying. The best budget moves with the machine and the "
+        "context length.")),
+    ("histogram", "Histogram", "Tokens per round: how they spread", plot_histogram, _fixed(
+        "A mean hides its shape: the share of rounds that commit only the bonus token is where a tree helps most.")),
+    ("survival", "Survival", "How deep rounds get", plot_survival, _fixed("The area under a curve is tau - 1.")),
+    ("depth_rank", "Depth and rank", "Acceptance by depth and rank", plot_depth_rank, _fixed(
+        "Three definitions that are often confused: how often the true token has that rank at all positions; how often a path "
+        "that got there goes on at that rank; how often a round's path goes through that cell.")),
+    ("surrogate", "Surrogate", "Does the tree get what it expects?", plot_surrogate, _fixed(
+        "DDTree maximises 1 + sum exp(score), the tokens it expects if the drafter's marginals were right and independent. "
+        "Points below the line: the drafter is overconfident.")),
+    ("reliability", "Reliability", "Is the drafter calibrated?", plot_reliability, _fixed(
+        "Drafted tokens grouped by the drafter's own probability; error: mean gap weighted by probability mass.")),
+    ("nodes", "Shape", "Where the nodes go", plot_nodes, _fixed("Mean number of nodes per depth over the rounds that happened.")),
+    ("examples", "Trees", "Two real rounds", plot_examples, _fixed(
+        "The trees DDTree would have verified at these positions, and the path the target then took.")),
+)  # fmt: skip
+"""Figures of the report in order: file name, short title, title, function, text."""
