@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -67,15 +68,21 @@ class Handle:
         return tensor.numpy()
 
 
+@lru_cache(maxsize=64)
+def dtype_name(dtype: np.dtype) -> str:
+    """Return ``dtype.name``, which numpy builds anew each time."""
+    return dtype.name
+
+
 def handle(value: Array) -> Handle | None:
     """Return the handle of an array, or None if ``value`` is none."""
     if isinstance(value, np.ndarray):
-        flags = value.flags
-        return Handle(value, "numpy", None, value.ctypes.data, value.dtype.name, value.shape,
+        flags, pointer = value.flags, value.__array_interface__["data"][0]
+        return Handle(value, "numpy", None, pointer, dtype_name(value.dtype), value.shape,
                       flags.c_contiguous, flags.writeable)  # fmt: skip
     library = type(value).__module__.partition(".")[0]
     if library == "cupy" and hasattr(value, "flags"):
-        return Handle(value, "cupy", value.device.id, value.data.ptr, value.dtype.name, value.shape,
+        return Handle(value, "cupy", value.device.id, value.data.ptr, dtype_name(value.dtype), value.shape,
                       value.flags.c_contiguous, True)  # fmt: skip
     if library == "torch" and hasattr(value, "data_ptr"):
         return _torch(value)

@@ -90,12 +90,14 @@ def host_kernel(
     library: KernelLibrary, unit: Unit, name: str, device: None, defines: Mapping[str, str]
 ) -> Kernel:
     """Return a kernel on the CPU."""
-    module = host.load(unit, defines, library.cache)
+    sanitize = bool(library.host_options.get("sanitize"))
+    module = host.load(unit, defines, library.cache, sanitize=sanitize)
     sizes = module.kernels()
     if name not in sizes:
         raise ValueError(_unknown(unit, name, sizes))
     known = _slots(unit, name, tuple(sizes[name]), defines)
-    return Kernel(unit.main, name, "host", None, known, 0, None, None, host.HostKernel(module, name).run)
+    run = host.HostKernel(module, name, library.host_options).run
+    return Kernel(unit.main, name, "host", None, known, 0, None, None, run)
 
 
 def _slots(

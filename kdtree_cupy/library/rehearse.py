@@ -55,6 +55,7 @@ def describe_library(library: KernelLibrary, unit: Unit, backend: str) -> dict[s
         "backend": backend,
         "arch": library.arch,
         "defines": dict(library.defines),
+        "host_options": dict(library.host_options),
         "replaced": {**library.sources.replaced, **unit.texts},
     }
 
@@ -98,7 +99,7 @@ def run_copy(library: KernelLibrary, task: dict[str, Any], kernel: Kernel, ready
     size = sum(numpy_bytes(one) for one in handles.values())
     if size > LARGEST_BYTES:
         warnings.warn(
-            f"{kernel.name} was edited and runs unchecked: its arguments of {size >> 20} MiB are too large to "
+            f"{kernel.name} was edited and runs unchecked: its arguments ({size >> 20} MiB) are too large to "
             "try it on copies. Call it once on smaller arrays to have it checked",
             stacklevel=4,
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -154,6 +155,7 @@ def _dtype(kind: str) -> str | None:
     return DTYPES.get(plain)
 
 
+@lru_cache(maxsize=64)
 def numpy_dtype(name: str) -> np.dtype:
     """Return the numpy dtype of a name in :data:`DTYPES`, extended types included."""
     if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
-import re
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from ..errors import CompileError
+from .live_text import Read, first_text, included, read, stamp
 
 _HERE = Path(__file__).resolve().parents[1]
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
-_SETTLED_NS = 2_000_000_000
-"""A file younger than this when read is read again: some file systems keep times of 1 s or coarser."""
 
 
 def package_folder() -> Path:
@@ -68,39 +64,17 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class _Read:
-    stamp: tuple[int, ...]
-    when: int
-    text: str
-    includes: tuple[str, ...]
+class _Known:
+    """A unit, and the files looked at to make it: while none has changed, it is still right."""
 
+    unit: Unit
+    texts: tuple[object, ...]
+    generation: int
+    looked: dict[Path, tuple[int, ...] | None] | None  # None: a file was too young to be sure
 
-_reads: dict[Path, _Read] = {}
-_first: dict[Path, str] = {}  # text of each file when this process first read it
-
-
-def _read(path: Path) -> _Read | None:
-    """Return the current text of ``path``, or None if there is no such file."""
-    try:
-        status = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
-    known = _reads.get(path)
-    changed = max(status.st_mtime_ns, status.st_ctime_ns)
-    if known and known.stamp == stamp and known.when - changed > _SETTLED_NS:
-        return known
-    when = time.time_ns()
-    data = path.read_bytes()
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text at byte {error.start}") from None
-    if known and known.text == text:
-        text = known.text  # the same object: later comparisons are cheap
-    _reads[path] = read = _Read(stamp, when, text, tuple(_INCLUDE.findall(text)))
-    _first.setdefault(path, text)
-    return read
+    def unchanged(self) -> bool:
+        """Whether every file looked at is as it was (one ``stat`` each)."""
+        return self.looked is not None and all(stamp(path) == was for path, was in self.looked.items())
 
 
 class Sources:
@@ -119,7 +93,9 @@ class Sources:
             if not folder.is_dir():
                 raise ValueError(f"source: got {folder}, wanted a folder that holds .cu files")
         self._roots = (*self.folders, self.package)
-        self._units: dict[str, tuple[tuple[object, ...], Unit]] = {}
+        self._units: dict[str, _Known] = {}
+        self._looked: dict[Path, Read | None] = {}
+        self._generation = 0  # counts replacements
         self.replaced: dict[str, str] = {}
 
     def files(self) -> list[str]:
@@ -132,6 +108,7 @@ class Sources:
     def replace(self, file: str, text: str | None, *, new: bool = False) -> None:
         """Use ``text`` instead of ``file`` from now on; ``None`` undoes it; ``new=True`` adds a file."""
         name = _normal(file)
+        self._generation += 1
         if text is None:
             self.replaced.pop(name, None)
             return
@@ -156,7 +133,18 @@ class Sources:
         CompileError
             One spelling in ``#include`` means two different files.
         """
-        main = _normal(main)
+        known = self._units.get(main)
+        if known and known.generation == self._generation and known.unchanged():
+            return known.unit
+        self._looked = {}
+        unit, texts = self._assemble(_normal(main), known)
+        young = any(read and not read.settled for read in self._looked.values())
+        looked = None if young else {path: read and read.stamp for path, read in self._looked.items()}
+        self._units[main] = _Known(unit, texts, self._generation, looked)
+        return unit
+
+    def _assemble(self, main: str, known: _Known | None) -> tuple[Unit, tuple[object, ...]]:
+        """Follow the includes of ``main``; return the known unit if it came out the same."""
         found = self._find(main)
         if found is None:
             raise ValueError(f"{main}: {self._unknown()}")
@@ -180,13 +168,10 @@ class Sources:
                     )
                 if target[0] not in texts and all(target[0] != name for name, _ in todo):
                     todo.append(target)
-        stamp = (edited, *((name, id(text)) for name, text in texts.items()))
-        known = self._units.get(main)
-        if known and known[0] == stamp:
-            return known[1]
-        unit = Unit(main, texts, spellings, origins, edited)
-        self._units[main] = (stamp, unit)
-        return unit
+        same = (edited, *((name, id(text)) for name, text in texts.items()))
+        if known and known.texts == same:
+            return known.unit, same
+        return Unit(main, texts, spellings, origins, edited), same
 
     def _resolve(self, spelled: str, includer: str):
         beside = posixpath.normpath(posixpath.join(posixpath.dirname(includer), spelled))
@@ -199,20 +184,24 @@ class Sources:
         """Return (text, origin, includes, is it the package's own text), or None."""
         text = self.replaced.get(name)
         if text is not None:
-            own = _read(self.package / name)
+            own = self._see(self.package / name)
             same = own is not None and own.text == text
-            return text, f"{name} (replaced)", tuple(_INCLUDE.findall(text)), same
+            return text, f"{name} (replaced)", included(text), same
         for root in self._roots:
             path = root / name
-            read = _read(path)
+            read = self._see(path)
             if read is not None:
                 if root is self.package:
-                    same = read.text == _first[path]
+                    same = read.text == first_text(path)
                 else:
-                    own = _read(self.package / name)
+                    own = self._see(self.package / name)
                     same = own is not None and own.text == read.text
                 return read.text, str(path), read.includes, same
         return None
+
+    def _see(self, path: Path) -> Read | None:
+        self._looked[path] = found = read(path)
+        return found
 
     def _unknown(self) -> str:
         return f"no such kernel file; there are {', '.join(self.files()) or 'none'}"

@@ -49,6 +49,7 @@ def _library(spec: dict[str, Any]) -> Any:
     library = KernelLibrary(spec["source"], spec["backend"], spec["arch"], spec["defines"])
     for name, text in spec["replaced"].items():
         library.replace(name, text, new=True)
+    library.host_options.update(spec["host_options"])
     library.checks_edits = False  # this process is where they are checked
     return library
 

@@ -1,5 +1,3 @@
 #pragma once
+#include "common.cuh"
 #define KD_FACTOR 2.0f
-#ifndef DYN_SHARED
-#define DYN_SHARED(T, name) extern __shared__ T name[]
-#endif
