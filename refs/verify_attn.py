@@ -26,14 +26,17 @@ class Attention(NamedTuple):
     lse: np.ndarray
 
 
-def softmax_read(scores: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the softmax-weighted sum of ``values`` [n, E] and the log of the sum; 0 and -inf for n = 0."""
-    if len(scores) == 0:
-        return np.zeros(values.shape[1]), -np.inf
-    peak = scores.max()
+def softmax_read(scores: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the softmax-weighted sums [H, E] of ``values`` [n, E] under ``scores`` [H, n], and ln sum exp.
+
+    Nothing to read (n = 0) gives 0 and -inf.
+    """
+    if scores.shape[1] == 0:
+        return np.zeros((len(scores), values.shape[1])), np.full(len(scores), -np.inf)
+    peak = scores.max(axis=1, keepdims=True)
     weights = np.exp(scores - peak)
-    total = weights.sum()
-    return (weights @ values) / total, peak + np.log(total)
+    total = weights.sum(axis=1, keepdims=True)
+    return (weights @ values) / total, (peak + np.log(total))[:, 0]
 
 
 def visible_rows(
@@ -81,9 +84,8 @@ def verify_attn(
         for node in range(count):
             sees = np.concatenate([np.ones(length, bool), visible[b, node, :count]])
             keys = rows[sees]
-            for head in range(heads):
-                scores = scale * (keys @ q[b, node, head].astype(np.float64))
-                out[b, node, head], lse[b, node, head] = softmax_read(scores, keys[:, :LATENT])
+            scores = scale * (q[b, node].astype(np.float64) @ keys.T)
+            out[b, node], lse[b, node] = softmax_read(scores, keys[:, :LATENT])
     return Attention(out, lse)
 
 
@@ -134,6 +136,7 @@ def verify_attn_per_head(
             for node in range(count):
                 query = np.concatenate([q_nope[b, node, head], q_rope[b, node, head]]).astype(float)
                 sees = np.concatenate([np.ones(int(lengths[b]), bool), visible[b, node, :count]])
-                scores = scale * (keys[sees] @ query)
-                out[b, node, head], lse[b, node, head] = softmax_read(scores, values[sees])
+                scores = scale * (query[None] @ keys[sees].T)
+                read, log_total = softmax_read(scores, values[sees])
+                out[b, node, head], lse[b, node, head] = read[0], log_total[0]
     return Attention(out, lse)

@@ -21,6 +21,15 @@ BFLOAT16_FROBENIUS, BFLOAT16_COSINE, BFLOAT16_LSE = 4e-3, 1e-5, 1e-4
 """Attention in bfloat16: relative Frobenius error, 1 - cosine, largest lse error.  Rounding the output alone
 costs 1.7e-3 of the first."""
 
+AVERAGE_ROUNDINGS = 2
+"""Attention with equal scores and one-hot values: roundings in the output type."""
+
+LSE_RELATIVE = 1e-6
+"""ln n in float32 for up to 1000 equal scores: a few float32 roundings."""
+
+GOLDEN_ATTENTION = {"float32": 2.0**-20, "float16": 2.0**-9, "bfloat16": 2.0**-6}
+"""Attention against golden files: error relative to the largest value; about two roundings of the type."""
+
 FLOAT64_SUM = 1e-12
 """Two float64 evaluations of one formula in different orders, values of order 1 and up to 1e4 terms."""
 
