@@ -76,7 +76,7 @@ def plot_tau(result: StudyResult) -> Figure:
         budget_axis(ax, result.budgets)
         ax.set_ylabel(style.TAU_LABEL)
         ax.set_ylim(bottom=1)
-        ax.set_title(part.trace.name)
+        ax.set_title(part.title)
         ax.legend(loc="upper left")
     figure.suptitle(
         "Tokens per round (mean over sequences, 95% bootstrap); hollow: < 95% of trees certified exact at K",
@@ -110,7 +110,7 @@ def plot_histogram(result: StudyResult) -> Figure:
         ax.set_xticks(range(1, last + 1))
         ax.set_xlabel("tokens per round (bonus counted)")
         ax.set_ylabel("share of rounds (%)")
-        ax.set_title(f"{part.trace.name}, B = {budget}")
+        ax.set_title(f"{part.title}, B = {budget}")
         ax.grid(axis="x", visible=False)
         ax.legend()
     return figure
@@ -144,7 +144,7 @@ def plot_survival(result: StudyResult) -> Figure:
         ax.set_ylabel("rounds accepting at least d drafts (%)")
         ax.set_ylim(0, 103)
         ax.set_xlim(-0.3, max(4, reach) + 0.5)
-        ax.set_title(part.trace.name)
+        ax.set_title(part.title)
         ax.legend()
     return figure
 
@@ -171,7 +171,7 @@ def plot_nodes(result: StudyResult) -> Figure:
         ax.yaxis.set_major_formatter("{x:g}")
         ax.set_xlabel("depth")
         ax.set_ylabel("mean nodes per round")
-        ax.set_title(f"{part.trace.name}, {style.policy_label(best)}")
+        ax.set_title(f"{part.title}, {style.policy_label(best)}")
         ax.legend()
     return figure
 
@@ -214,7 +214,7 @@ def plot_speedup(result: StudyResult) -> Figure:
             )
             budget_axis(ax, result.budgets)
             ax.set_ylabel("predicted speedup (x)")
-            ax.set_title(f"{part.trace.name}\n{textwrap.fill(cost.label(), 52)}", fontsize=8)
+            ax.set_title(f"{part.title}\n{textwrap.fill(cost.label(), 52)}", fontsize=8)
             ax.legend()
     figure.suptitle(
         "Predicted: acceptance of this trace, round costs of another machine and model (star: best budget)",

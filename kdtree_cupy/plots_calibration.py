@@ -40,7 +40,7 @@ def plot_depth_rank(result: StudyResult) -> Figure:
         tables = stats.depth_rank(part.trace, part.ranks, shown_rounds(part, name, budget))
         for ax, (key, title) in zip(row, _TABLES, strict=True):
             image = _heat_map(ax, 100 * getattr(tables, key)[:, :_RANKS])
-            ax.set_title(f"{part.trace.name}\n{title}", fontsize=8)
+            ax.set_title(f"{part.title}\n{title}", fontsize=8)
         bar = figure.colorbar(image, ax=row, label="acceptance (%)", shrink=0.9, ticks=[0.1, 1, 10, 100])
         bar.ax.set_yticklabels(["0.1", "1", "10", "100"])
     what = f"{style.policy_label(name)}, B = {budget}"
@@ -84,7 +84,7 @@ def plot_surrogate(result: StudyResult) -> Figure:
         ax.set_ylim(1, top)
         ax.set_xlabel("expected tokens per round, 1 + sum exp(score)")
         ax.set_ylabel("realised tokens per round")
-        ax.set_title(f"{part.trace.name}, {style.policy_label(name)}, B = {budget}", fontsize=9)
+        ax.set_title(f"{part.title}, {style.policy_label(name)}, B = {budget}", fontsize=9)
         ax.legend(loc="upper left")
     return figure
 
@@ -108,7 +108,7 @@ def plot_reliability(result: StudyResult) -> Figure:
         ax.set_ylim(0, 1)
         ax.set_xlabel("drafter's probability of a token")
         ax.set_ylabel("share of positions where it came")
-        ax.set_title(part.trace.name)
+        ax.set_title(part.title)
         ax.legend(loc="upper left", title="bins of 20+ tokens", title_fontsize=7)
     return figure
 
@@ -131,7 +131,7 @@ def plot_examples(result: StudyResult, count: int = 2) -> Figure:
         path = true_path(tree, trace.tokens, np.array([root]), end[at], trace.depth)[0]
         accepted = int((path > 0).sum())
         text = getattr(trace, "text", None)
-        title = f"{trace.name}, position {root}: {accepted} of {_EXAMPLE_BUDGET} drafts accepted"
+        title = f"{part.title}, position {root}: {accepted} of {_EXAMPLE_BUDGET} drafts accepted"
         tree.draw(ax, text=text, path=np.concatenate([[0], path]), title=title)
     figure.suptitle(
         "DDTree rounds; orange: the path the target agreed with; numbers: log-prob of the step", fontsize=9

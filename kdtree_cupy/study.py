@@ -45,6 +45,12 @@ class TraceResult:
     ranks: np.ndarray
     replays: dict[str, Replayed] = field(default_factory=dict)
 
+    @property
+    def title(self) -> str:
+        """The trace's name as figures may show it: short, printable, no mathematics."""
+        name = "".join(c if c.isprintable() else "?" for c in self.trace.name)
+        return (name if len(name) <= 48 else name[:47] + "…").replace("$", r"\$")
+
     def column(self, budget: int) -> int:
         """Return the index of ``budget`` in the replays."""
         budgets = next(iter(self.replays.values())).acceptance.budgets
@@ -146,6 +152,11 @@ def run_study(
         raise ValueError(
             f"traces: the name {twice!r} comes twice; set header field 'name' or rename the file"
         )
+    for trace in traces:
+        if not (trace.lengths >= 2).any():
+            raise ValueError(
+                f"{trace.path or trace.name}: no sequence has two tokens, so there is no round to replay"
+            )
     if jobs < 1:
         raise ValueError(f"jobs: got {jobs}, wanted at least 1")
     results = [TraceResult(trace, trace.true_ranks()) for trace in traces]

@@ -136,14 +136,12 @@ def _plain(value: Any) -> Any:
 
 
 def _context(result: StudyResult, figures: list[dict[str, Any]]) -> dict[str, Any]:
-    labels, rows = facts(result)
     return {
         "names": [part.trace.name for part in result.traces],
         "cards": cards(result),
         "figures": figures,
         "tables": tables(result),
-        "fact_labels": labels,
-        "facts": rows,
+        "facts": facts(result),
         "method": method(result),
         "command": result.command,
         "loop_threshold": LOOP_THRESHOLD,

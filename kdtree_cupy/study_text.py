@@ -72,28 +72,29 @@ def tables(result: StudyResult) -> list[dict[str, Any]]:
     return out
 
 
-def facts(result: StudyResult) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return labels and rows of the table of traces."""
-    keys = {
-        "target": "target", "drafter": "drafter", "temperature": "T", "depth": "D", "width": "K", "sequences": "sequences",
-        "sequences_skipped": "skipped (n < 2)", "sequences_ended": "ended by stop token", "sequences_looping": "looping", "tokens": "tokens",
-    }  # fmt: skip
-    rows = []
-    for part in result.traces:
-        summary = part.trace.summary()
-        values = [summary[key] for key in keys]
-        text_oracle, kept_oracle = part.oracle_tau
-        best = tree_policy(result)
-        biased = part.position_average[best][part.column(result.shown_budget)]
-        values += [f"{text_oracle:.2f}", f"{kept_oracle:.2f}", f"{biased:.2f}"]
-        rows.append({"name": part.trace.name, "values_": values})
-    labels = [
-        *keys.values(),
-        "oracle tau (knows the text)",
-        "oracle tau (kept ranks)",
-        "tau by positions (biased)",
-    ]
-    return labels, rows
+_FACTS = {
+    "target": "target", "drafter": "drafter", "temperature": "temperature", "depth": "D, drafted positions",
+    "width": "K, kept ranks", "sequences": "sequences", "sequences_skipped": "skipped (fewer than 2 tokens)",
+    "sequences_ended": "ended by a stop token", "sequences_looping": "looping", "tokens": "recorded positions",
+}  # fmt: skip
+
+
+def facts(result: StudyResult) -> list[list[Any]]:
+    """Return the table of traces: a line per fact, a column per trace."""
+    best, column = tree_policy(result), [part.column(result.shown_budget) for part in result.traces]
+    summaries = [part.trace.summary() for part in result.traces]
+    lines: list[list[Any]] = [["", *(part.trace.name for part in result.traces)]]
+    lines += [[label, *(summary[key] for summary in summaries)] for key, label in _FACTS.items()]
+    lines.append(
+        ["oracle tau: a tree that knows the text", *(f"{p.oracle_tau[0]:.2f}" for p in result.traces)]
+    )
+    lines.append(
+        ["oracle tau: the same, kept ranks only", *(f"{p.oracle_tau[1]:.2f}" for p in result.traces)]
+    )
+    biased = [p.position_average[best][j] for p, j in zip(result.traces, column, strict=True)]
+    label = f"tau averaged over positions (biased), {style.policy_label(best)}, B = {result.shown_budget}"
+    lines.append([label, *(f"{value:.2f}" for value in biased)])
+    return lines
 
 
 def method(result: StudyResult) -> list[str]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from . import printable
+
 if TYPE_CHECKING:
     from tqdm import tqdm
 
@@ -195,7 +197,7 @@ def _print_table(result: StudyResult) -> None:
     click.echo("tau = tokens per round, bonus counted, pooled; B = draft nodes, root excluded\n")
     head = "".join(f"{b:>7}" for b in result.budgets)
     for part in result.traces:
-        click.echo(f"{part.trace.name:24} B ={head}")
+        click.echo(f"{printable(part.trace.name):24} B ={head}")
         for name in result.policies:
             rows = result.select(trace=part.trace.name, policy=name, subset="all")
             click.echo(f"  {name:25} " + "".join(f"{row['tau_pooled']:7.3f}" for row in rows))
