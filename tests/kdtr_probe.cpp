@@ -15,6 +15,8 @@ int main(int count, char** paths) {
     for (int i = 1; i < count; ++i) {
         kdtr::File file;
         last = kdtr::read(paths[i], file);
+        for (char& c : file.header_json)  // one line each: in JSON a line break is only ever white space
+            if (c == '\n' || c == '\r') c = ' ';
         std::printf("{\"code\": %d, \"minor\": %u, \"arrays\": {", static_cast<int>(last.code), file.minor);
         const char* comma = "";
         for (const kdtr::Array& a : file.arrays) {
