@@ -211,7 +211,7 @@ inline bool Block::start(Thread& thread)
         snprintf(fault.text, sizeof fault.text, "no memory for another stack of %zu bytes", stacks.usable());
         return false;
     }
-    context_make(thread.context, thread.stack, stacks.usable(), fiber_main);
+    context_make(thread.context, thread.stack, stacks.usable() - stacks.colour(thread.stack), fiber_main);
     return true;
 }
 
@@ -285,13 +285,14 @@ inline void Block::report_deadlock()
         const Thread& a = threads[i];
         if (first < 0 && a.state != State::gone) first = i;
         if (++classes > 8) continue;
-        say("%s", classes > 1 ? "; threads" : "threads");
-        int ranges = 0;
+        auto same = [&](const Thread& b) {
+            return b.state == a.state && (a.state == State::gone || (b.waits_in == a.waits_in && b.site.line == a.site.line &&
+                (a.state != State::warp || b.mask == a.mask)));
+        };
+        int members = 0, ranges = 0;
+        for (int j = i; j < count; ++j) members += same(threads[j]);
+        say(members > 1 ? "%sthreads" : "%sthread", classes > 1 ? "; " : "");
         for (int j = i; j < count; ++j) {
-            auto same = [&](const Thread& b) {
-                return b.state == a.state && (a.state == State::gone || (b.waits_in == a.waits_in &&
-                    b.site.line == a.site.line && (a.state != State::warp || b.mask == a.mask)));
-            };
             if (!same(threads[j])) continue;
             int end = j;
             while (end < count && same(threads[end])) told[end++] = true;
@@ -299,9 +300,11 @@ inline void Block::report_deadlock()
             else if (ranges == 9) say("%s", " ...");
             j = end;
         }
-        if (a.state == State::gone) say("%s", " have left the kernel");
-        else if (a.state == State::warp) say(" wait in %s(mask 0x%08x) (%s:%d)", a.waits_in, a.mask, a.site.file, a.site.line);
-        else say(" wait at %s (%s:%d)", a.waits_in, a.site.file, a.site.line);
+        const char* s = members > 1 ? "" : "s";
+        if (a.state == State::gone) say(" ha%s left the kernel", members > 1 ? "ve" : "s");
+        else if (a.state == State::warp)
+            say(" wait%s in %s(mask 0x%08x) (%s:%d)", s, a.waits_in, a.mask, a.site.file, a.site.line);
+        else say(" wait%s at %s (%s:%d)", s, a.waits_in, a.site.file, a.site.line);
     }
     set_fault(*this, first < 0 ? nullptr : &threads[first], "deadlock");
 }

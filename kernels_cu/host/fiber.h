@@ -176,6 +176,9 @@ struct Stacks {
 
     size_t usable() const { return stride - page_bytes(); }
 
+    // Bytes to leave unused at the top: were all stacks alike, their hot lines would fight for one cache set.
+    size_t colour(const char* low) const { return size_t(low - base) / stride % 32 * 128; }
+
     bool owns(const char* address) const { return base && address >= base && address < base + stride * size_t(capacity); }
 };
 

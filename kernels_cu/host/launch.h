@@ -80,19 +80,18 @@ inline void fail_address(Worker& worker, const char* address)
 {
     Launch& launch = *worker.launch;
     Block& block = *worker.block;
-    char where[80];
     if (block.stacks.owns(address))
         fail("stack", "stack overflow: more than %zu bytes of local variables and calls", block.stacks.usable());
-    if (worker.shared.owns(address)) {
-        worker.shared.describe(where, sizeof where, address - worker.shared.data);
-        fail("bounds", "access %s dynamic shared memory (%zu bytes)", where, worker.shared.bytes);
-    }
+    if (worker.shared.owns(address))
+        fail("bounds", "access at byte %lld of dynamic shared memory, which has %zu bytes",
+             (long long)(address - worker.shared.data), worker.shared.bytes);
     for (int i = 0; i < launch.buffer_count; ++i) {
-        if (!launch.guarded[i].owns(address)) continue;
-        launch.guarded[i].describe(where, sizeof where, address - launch.guarded[i].data);
-        if (address >= launch.guarded[i].area && address < launch.guarded[i].area + launch.guarded[i].area_bytes)
-            fail("bounds", "write %s %s, which is read-only", where, launch.buffers[i].label);
-        fail("bounds", "access %s %s (%zu bytes)", where, launch.buffers[i].label, launch.guarded[i].bytes);
+        const Guarded& memory = launch.guarded[i];
+        if (!memory.owns(address)) continue;
+        const long long at = address - memory.data;
+        if (address >= memory.area && address < memory.area + memory.area_bytes)
+            fail("bounds", "write at byte %lld of %s, which is read-only", at, launch.buffers[i].label);
+        fail("bounds", "access at byte %lld of %s, which has %zu bytes", at, launch.buffers[i].label, memory.bytes);
     }
     fail("address", "illegal address %p%s", address, size_t(address) < 65536 ? " (a null pointer?)" : "");
 }
@@ -133,24 +132,21 @@ inline void restore_signals(Launch& launch)
 
 // ---- blocks ----
 
+inline bool check_canaries(Block& block, const Guarded& memory, const char* label)
+{
+    long long at = 0;
+    if (!memory.region || !memory.changed(at)) return true;
+    set_fault(block, nullptr, "bounds");
+    snprintf(block.fault.text, sizeof block.fault.text, "write at byte %lld of %s, which has %zu bytes", at, label, memory.bytes);
+    return false;
+}
+
 inline void check_canaries(Worker& worker)
 {
     Launch& launch = *worker.launch;
-    Fault& fault = worker.block->fault;
-    char where[80];
-    if (const long long offset = worker.shared.changed()) {
-        worker.shared.describe(where, sizeof where, offset);
-        set_fault(*worker.block, nullptr, "bounds");
-        snprintf(fault.text, sizeof fault.text, "write %s dynamic shared memory (%zu bytes)", where, worker.shared.bytes);
-    }
-    for (int i = 0; i < launch.buffer_count && !fault.set; ++i) {
-        if (!launch.guarded[i].region) continue;
-        const long long offset = launch.guarded[i].changed();
-        if (!offset) continue;
-        launch.guarded[i].describe(where, sizeof where, offset);
-        set_fault(*worker.block, nullptr, "bounds");
-        snprintf(fault.text, sizeof fault.text, "write %s %s (%zu bytes)", where, launch.buffers[i].label, launch.guarded[i].bytes);
-    }
+    bool whole = check_canaries(*worker.block, worker.shared, "dynamic shared memory");
+    for (int i = 0; i < launch.buffer_count && whole; ++i)
+        whole = check_canaries(*worker.block, launch.guarded[i], launch.buffers[i].label);
 }
 
 inline void run_blocks(Worker& worker)

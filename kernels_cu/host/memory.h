@@ -16,6 +16,8 @@
 
 namespace kd_host {
 
+constexpr size_t guard_bytes = 1 << 20;  // inaccessible on either side; costs addresses, not memory
+
 struct Guarded {
     char *region, *area, *data;  // mapping; its accessible part; the data
     size_t region_bytes, area_bytes, bytes;
@@ -25,11 +27,11 @@ struct Guarded {
         bytes = wanted;
         const size_t page = page_bytes(), room = round_up(wanted, alignment);
         area_bytes = round_up(room + alignment, page);
-        region_bytes = area_bytes + 2 * page;
+        region_bytes = area_bytes + 2 * guard_bytes;
         void* got = mmap(nullptr, region_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
         if (got == MAP_FAILED) return region = nullptr, false;
         region = static_cast<char*>(got);
-        area = region + page;
+        area = region + guard_bytes;
         data = area + area_bytes - room;
         if (mprotect(area, area_bytes, PROT_READ | PROT_WRITE) != 0) return false;
         memset(area, canary, size_t(data - area));
@@ -47,23 +49,17 @@ struct Guarded {
 
     bool owns(const char* address) const { return region && address >= region && address < region + region_bytes; }
 
-    // Offset of the first changed canary from the start of the data, or 0 when all are whole (data[0] is no canary).
-    long long changed() const
+    // Whether a canary changed; `offset` from the start of the data.
+    bool changed(long long& offset) const
     {
         for (const char* p = data + bytes; p < area + area_bytes; ++p)
-            if ((unsigned char)*p != canary) return bytes ? p - data : p - data + 1;
-        if (data == area || ((unsigned char)data[-1] == canary && memcmp(area, area + 1, size_t(data - area) - 1) == 0)) return 0;
+            if ((unsigned char)*p != canary) return offset = p - data, true;
+        // memcmp with itself, one byte on: all bytes below the data are equal, and the last one is a canary.
+        if ((unsigned char)data[-1] == canary && memcmp(area, area + 1, size_t(data - area) - 1) == 0) return false;
         const char* p = data - 1;
         while ((unsigned char)*p == canary) --p;
-        return p - data;
-    }
-
-    // " 4 bytes past the end of", " 8 bytes before"
-    void describe(char* text, size_t room, long long offset) const
-    {
-        if (offset < 0) snprintf(text, room, "%lld bytes before the start of", -offset);
-        else if (offset >= (long long)bytes) snprintf(text, room, "%lld bytes past the end of", offset - (long long)bytes + 1);
-        else snprintf(text, room, "at byte %lld of", offset);
+        while (p > area && (unsigned char)p[-1] != canary) --p;  // where the stray write nearest to the data began
+        return offset = p - data, true;
     }
 };
 

@@ -44,11 +44,11 @@ template <class... Values>
 
 }  // namespace kd_host
 
-#define KD_UB(name, ...) extern "C" __attribute__((visibility("hidden"), noreturn)) void __ubsan_handle_##name(__VA_ARGS__)
-#define KD_UB_PLAIN(name, what) \
-    KD_UB(name, const kd_host::UbRecord* record) { kd_host::ub_fail(record, what); }
-#define KD_UB_INTEGERS(name, operation)                                                              \
-    KD_UB(name, const kd_host::UbRecord* record, unsigned long a, unsigned long b)                   \
+#define KD_UB(check, ...) extern "C" __attribute__((visibility("hidden"), noreturn)) void __ubsan_handle_##check(__VA_ARGS__)
+#define KD_UB_PLAIN(check, what) \
+    KD_UB(check, const kd_host::UbRecord* record) { kd_host::ub_fail(record, what); }
+#define KD_UB_INTEGERS(check, operation)                                                              \
+    KD_UB(check, const kd_host::UbRecord* record, unsigned long a, unsigned long b)                  \
     {                                                                                                \
         const kd_host::UbType* type = record->types[0];                                              \
         kd_host::ub_say(record, "%lld " operation " %lld does not fit in %s", kd_host::ub_integer(type, a), \

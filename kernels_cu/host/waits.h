@@ -36,7 +36,7 @@ inline int barrier_sync(int number, int expected, bool predicate, const char* na
         barrier.name = name, barrier.site = site, barrier.first = self.number, barrier.expected = expected;
         barrier.sum = 0;
     } else if (barrier.name != name || barrier.expected != expected ||
-               (number == 0 && (barrier.site.line != site.line || strcmp(barrier.site.file, site.file) != 0))) {
+               (number == 0 && (barrier.site.line != site.line || (barrier.site.file != site.file && strcmp(barrier.site.file, site.file) != 0)))) {
         fail("barrier", "divergent barrier: this thread (number %d) is at %s (%s:%d), thread number %d waits at %s (%s:%d)",
              self.number, name, site.file, site.line, barrier.first, barrier.name, barrier.site.file, barrier.site.line);
     }
