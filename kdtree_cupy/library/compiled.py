@@ -194,6 +194,6 @@ def compile_error(unit: Unit, log: str, options: tuple[str, ...], nvrtc: Nvrtc |
     else:
         said = _BARE_ERROR.search(log)
         message = f"{unit.origins[unit.main]}: {said[0].strip() if said else 'the compiler gave no reason'}"
-    if nvrtc and nvrtc.include is None and "cannot open source file" in message:
+    if nvrtc and nvrtc.include is None and "open source file" in message:
         message += f" (no CUDA headers of version {nvrtc.version[0]} beside {nvrtc.path}: {CURE})"
     return CompileError(message, log, options)

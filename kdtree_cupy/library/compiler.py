@@ -111,7 +111,7 @@ class Compiler:
         rows = []
         for file in self.files() if files is None else files:
             compiled = self.compile(file, arch=arch, defines=defines)
-            lines = report.launch_lines(self.sources.unit(file), self.merged(defines))
+            lines = report.launch_lines(self.sources.unit(file), self.merged(defines), compiled.kernels)
             seen = {name: most for (where, name), most in self.requested.items() if where == compiled.file}
             rows += report.rows(compiled, lines, seen)
         return report.Report(tuple(rows))

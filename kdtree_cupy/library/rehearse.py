@@ -7,11 +7,8 @@ arguments, which finds crashes and endless loops but knows no right answer.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import warnings
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +18,7 @@ from .compiled import define_texts
 from .kernel import Kernel, Ready
 from .signature import numpy_dtype
 from .sources import Unit
+from .stage_hooks import hook
 from .worker import Worker
 
 if TYPE_CHECKING:
@@ -38,14 +36,6 @@ def worker(library: KernelLibrary) -> Worker:
     """Return the one worker of this process (one per cache folder, and there is one of those)."""
     folder = library.cache.folder
     return _workers.setdefault(str(folder), Worker(folder))
-
-
-def stage_module(file: str) -> str | None:
-    """Return the module that can check ``file`` against its reference, or None."""
-    name = f"kdtree_cupy.{PurePosixPath(file).stem}"
-    if "/" in file or not importlib.util.find_spec(name):
-        return None
-    return name if hasattr(importlib.import_module(name), "self_check") else None
 
 
 def describe_library(library: KernelLibrary, unit: Unit, backend: str) -> dict[str, Any]:
@@ -70,8 +60,8 @@ def first_run(
     KernelError
         It crashed, did not end, or its stage does not agree with the reference.
     """
-    module = stage_module(unit.main)
-    name = kernel.name if module is None else None  # a stage's check covers all its kernels
+    check = hook(unit.main, "self_check")
+    name = kernel.name if check is None else None  # a stage's check covers all its kernels
     key = (
         unit.digest,
         kernel.backend,
@@ -85,9 +75,9 @@ def first_run(
         "library": describe_library(library, unit, kernel.backend),
         "device": kernel.device,
     }
-    if module is not None:
+    if check is not None:
         what = f"the check of {unit.main} against its reference"
-        worker(library).run({**task, "task": "check", "module": module}, what, SECONDS)
+        worker(library).run({**task, "task": "check", "module": check.__module__}, what, SECONDS)
     elif 0 not in ready.grid:
         run_copy(library, {**task, "file": unit.main, "defines": dict(defines)}, kernel, ready)
     library.passed.add(key)

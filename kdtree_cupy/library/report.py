@@ -5,7 +5,8 @@ are decided at launch; a kernel states them in its header comment, where a perso
 
     // Launch  tree_build_v2: grid batch, block 256, dynamic shared 12 * KD_MAX_NODES
 
-Without the name the line holds for every kernel of the file that has no line of its own.
+Without the name the line holds for every kernel of the file that has no line of its own.  Where the number is
+no expression over macros, the stage's module can say it (:mod:`kdtree_cupy.library.stage_hooks`).
 """
 
 from __future__ import annotations
@@ -14,20 +15,21 @@ import ast
 import html
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 from .compiled import Compiled, KernelInfo
 from .nvrtc import split_arch
 from .sources import Unit
+from .stage_hooks import hook
 
 _LAUNCH = re.compile(
-    r"^[ \t]*(?://|\*)[ \t]*(?:Launch\b[ \t]*)?(?:(\w+):[ \t]*)?grid[ \t]+[^\n]*?,[ \t]*block[ \t]+([^\n]+?),"
-    r"[ \t]*dynamic shared[ \t]+([^\n]+)$",
-    re.MULTILINE,
+    r"(?:(\w+):[ \t]*)?(?:any[ \t]+)?\bgrid\b[^\n]*?,[ \t]*block[ \t]+([^\n,.;]+)"
+    r"(?:,[ \t]*dynamic shared[ \t]+([^\n.;]+))?"
 )
+_COMMENT = re.compile(r"^[ \t]*(?://|\*)[^\n]*$", re.MULTILINE)
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]+?)[ \t]*(?://[^\n]*)?$", re.MULTILINE)
-_DYNAMIC = re.compile(r"\bDYN_SHARED\b|\bextern\s+__shared__\b")
+_DYNAMIC = re.compile(r"^(?![ \t]*#)[^\n]*\b(?:DYN_SHARED|extern\s+__shared__)\b", re.MULTILINE)
 _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -151,29 +153,40 @@ def occupancy(arch: str, registers: int, shared: int, block: int) -> float | Non
     threads, blocks, per_multiprocessor, _ = limits
     warps = -(-block // _WARP)
     per_warp = -(-max(registers, 1) * _WARP // 256) * 256
-    by_registers = (_REGISTERS // 4 // per_warp) * 4 // (-(-warps // 4) * 4)
+    by_registers = (_REGISTERS // 4 // per_warp) * 4 // warps
     by_shared = per_multiprocessor * 1024 // (-(-(shared + _RESERVED) // 128) * 128)
     resident = min(blocks, threads // (warps * _WARP), by_registers, by_shared)
     return resident * warps * _WARP / threads
 
 
-def launch_lines(unit: Unit, defines: Mapping[str, str]) -> dict[str | None, LaunchLine]:
-    """Read the launch lines of a file; the key None holds for kernels without a line of their own."""
-    text = unit.texts[unit.main]
+def launch_lines(unit: Unit, defines: Mapping[str, str], kernels: Iterable[str]) -> dict[str, LaunchLine]:
+    """Return what the header comment, or else the stage's module, says of the launch of each kernel.
+
+    A line that names no kernel holds for all that have none of their own; ``v1:`` is short for ``stage_v1:``.
+    """
     macros: dict[str, str] = {}
-    for each in unit.texts.values():
-        macros.update(_DEFINE.findall(each))
+    for text in unit.texts.values():
+        macros.update(_DEFINE.findall(text))
     macros.update(defines)
-    lines = {found[1]: LaunchLine(_value(found[2], macros), _value(found[3], macros))
-             for found in _LAUNCH.finditer(text)}  # fmt: skip
-    if None not in lines:
-        lines[None] = LaunchLine(None, None if _DYNAMIC.search(text) else 0)
+    comment = "\n".join(_COMMENT.findall(unit.texts[unit.main]))
+    said = {found[1]: (found[2], found[3]) for found in _LAUNCH.finditer(comment)}
+    asked = hook(unit.main, "DYNAMIC_SHARED") or {}
+    code = (text for name, text in unit.texts.items() if name != "common.cuh")
+    default = None if any(map(_DYNAMIC.search, code)) else 0
+    lines = {}
+    for kernel in kernels:
+        own = [
+            line for name, line in said.items() if name and (kernel == name or kernel.endswith(f"_{name}"))
+        ]
+        block, shared = own[0] if own else said.get(None, ("", None))
+        dynamic = asked.get(kernel, default if shared is None else _value(shared, macros))
+        lines[kernel] = LaunchLine(_value(block, macros), dynamic)
     return lines
 
 
 def _value(text: str, macros: Mapping[str, str]) -> int | None:
     """Evaluate an integer expression over macros; None if it is anything else."""
-    text = re.sub(r"\bbytes\b.*|[.;].*", "", text).strip()
+    text = re.sub(r"\bbytes\b.*", "", text).strip()
     try:
         return _number(ast.parse(text, mode="eval").body, macros, 8)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
@@ -191,10 +204,10 @@ def _number(node: ast.expr, macros: Mapping[str, str], depth: int) -> int:
     raise ValueError("not an integer expression")
 
 
-def rows(compiled: Compiled, lines: Mapping[str | None, LaunchLine], seen: Mapping[str, int]) -> list[Row]:
+def rows(compiled: Compiled, lines: Mapping[str, LaunchLine], seen: Mapping[str, int]) -> list[Row]:
     """Return the rows of one file; ``seen`` holds the largest dynamic shared memory launched so far."""
     kernels = sorted(compiled.kernels.items())
-    return [_row(compiled, info, lines.get(name, lines[None]), seen.get(name)) for name, info in kernels]
+    return [_row(compiled, info, lines[name], seen.get(name)) for name, info in kernels]
 
 
 def _row(compiled: Compiled, info: KernelInfo, line: LaunchLine, seen: int | None) -> Row:
