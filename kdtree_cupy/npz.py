@@ -41,7 +41,7 @@ _MAX_MEMBERS = 4096
 _MAX_DEFLATE_RATIO = 1032  # DEFLATE cannot expand a byte to more
 _BROKEN_ZIP = (
     zipfile.BadZipFile, zlib.error, EOFError, struct.error, NotImplementedError, RuntimeError, OSError,
-    ValueError, OverflowError, IndexError, TypeError, MemoryError,
+    ValueError, OverflowError, IndexError, TypeError,
 )  # fmt: skip
 
 
@@ -74,13 +74,15 @@ def read_npz(
         if start[:4] not in (b"PK\x03\x04", b"PK\x05\x06"):
             raise KdtrError(f"{path}: {describe_foreign(start, '.npz')}")
         try:
-            _check_directory_size(handle, path)
+            count = _read_directory_end(handle, path)
             archive = zipfile.ZipFile(handle)
         except KdtrError:
             raise
         except _BROKEN_ZIP as error:
             raise KdtrError(f"{path}: corrupt or truncated .npz: {error}") from error
         with archive:
+            if len(archive.infolist()) != count:
+                raise KdtrError(f"{path}: corrupt .npz: {len(archive.infolist())} of {count} members found")
             members = _check_directory(archive, path, max_bytes)
             arrays = {name: _read_member(archive, info, name, path) for name, info in members.items()}
     header = _take_header(arrays, path)
@@ -132,25 +134,31 @@ def write_npz(
                 np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
-def _check_directory_size(handle: BinaryIO, path: Any) -> None:
-    """Refuse a directory of millions of members before zipfile builds an object for each."""
+def _read_directory_end(handle: BinaryIO, path: Any) -> int:
+    """Return how many members the archive says it has; refuse a directory of millions.
+
+    zipfile builds an object for each member before anyone can count them, and it does not notice when a
+    damaged directory makes one member swallow the next.
+    """
     handle.seek(max(0, handle.seek(0, 2) - 66_000))
     tail = handle.read()
-    end, end64 = tail.rfind(b"PK\x05\x06"), tail.rfind(b"PK\x06\x06")
-    sizes = [struct.unpack_from("<I", tail, end + 12)[0]] if end >= 0 else []
-    if end64 >= 0:  # the 32-bit field may then be all ones
-        sizes = [struct.unpack_from("<Q", tail, end64 + 40)[0], *(n for n in sizes if n != 0xFFFFFFFF)]
-    elif tail.rfind(b"PK\x06\x07") >= 0:
-        raise KdtrError(f"{path}: corrupt .npz: its 64-bit directory record is not where it belongs")
-    if max(sizes, default=0) > MAX_HEADER_BYTES:
-        raise KdtrError(f"{path}: zip directory of {max(sizes)} bytes, wanted at most {MAX_HEADER_BYTES}")
+    end = tail.rfind(b"PK\x05\x06")
+    if end < 0:
+        raise KdtrError(f"{path}: truncated .npz: its directory is missing")
+    members, size = struct.unpack_from("<HI", tail, end + 10)
+    if end >= 76 and tail[end - 20 : end - 16] == b"PK\x06\x07":  # fields of 64 bits stand before
+        if tail[end - 76 : end - 72] != b"PK\x06\x06":
+            raise KdtrError(f"{path}: corrupt .npz: its 64-bit directory record is not where it belongs")
+        members, size = struct.unpack_from("<QQ", tail, end - 44)
+    if size > MAX_HEADER_BYTES or members > _MAX_MEMBERS:
+        limits = f"{_MAX_MEMBERS} and {MAX_HEADER_BYTES}"
+        raise KdtrError(f"{path}: {members} members, directory of {size} bytes, wanted at most {limits}")
+    return members
 
 
 def _check_directory(archive: zipfile.ZipFile, path: Any, max_bytes: int) -> dict[str, zipfile.ZipInfo]:
     members: dict[str, zipfile.ZipInfo] = {}
     infos = archive.infolist()
-    if len(infos) > _MAX_MEMBERS:
-        raise KdtrError(f"{path}: {len(infos)} members, wanted at most {_MAX_MEMBERS}")
     for info in infos:
         name = info.filename.removesuffix(".npy")
         if name == info.filename or not NAME.fullmatch(name):
@@ -206,6 +214,8 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, pat
         return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
     except KdtrError:
         raise
+    except MemoryError as error:
+        raise KdtrError(f"{where}: no memory for {info.file_size} bytes") from error
     except _BROKEN_ZIP as error:
         raise KdtrError(f"{where}: corrupt: {str(error) or type(error).__name__}") from error
 
