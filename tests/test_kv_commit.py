@@ -130,6 +130,7 @@ def test_a_whole_cache_row_can_be_filled(backend):
         ([0, 5, -1], 2, 0, False),  # node outside tree_kv
         ([0, -1, -1], 2, 0, False),
         ([0, -1, -1], 2, 0, True),
+        ([0, -1, -1], 2, 3, True),  # row 2 exists, but it is no tree row
         ([0, 1, 2], 4, 0, True),  # longer than path is wide
         ([0, 1, 2], -1, 0, True),
         ([0, 1, 2], 2, -3, True),
@@ -213,6 +214,6 @@ def test_outputs_may_be_given_and_may_be_the_lengths(backend):
 
 
 def test_arguments_are_left_alone(backend):
-    path, path_length, lengths = np.int32([[0, 2]]), np.int32([2]), np.int32([4])
-    commit(backend, Cache(1, 10, None), path, path_length, lengths)
-    assert (path.tolist(), path_length.tolist(), lengths.tolist()) == ([[0, 2]], [2], [4])
+    given = [backend.to(np.array(x, np.int32)) for x in ([[0, 2]], [2], [4])]
+    backend.run(kd.kv_commit, backend.to(Cache(1, 10, None).data), *given)
+    assert [backend.back(x).tolist() for x in given] == [[[0, 2]], [2], [4]]

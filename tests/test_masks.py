@@ -33,6 +33,13 @@ def test_shapes_that_hurt(num_nodes, shape):
     assert (stored[:, octets.shape[1] :] == 0).all(), "bits from N on must be zero"
 
 
+def test_padding_sees_itself_only_whatever_its_parent():
+    tree = tree_from([-1, 0, -1, -1], [9, 5, 0, 0], count=2)
+    tree.parents[0, 2:] = 0
+    assert masks.bool_mask(tree)[0, 2:].tolist() == [[False, False, True, False], [False] * 3 + [True]]
+    assert masks.retrieve(tree).retrieve_next_sibling.tolist() == [[-1] * 4]
+
+
 def test_pack_honours_any_pattern():
     visible = np.random.default_rng(0).random((2, 37, 37)) < 0.5
     np.testing.assert_array_equal(masks.unpack_mask(masks.pack_mask(visible)), visible)

@@ -107,6 +107,11 @@ def test_top_p_keeps_the_shortest_prefix(backend, top_p, kept):
     assert np.abs(counts - share).max() <= 1.01 / 200
 
 
+def test_top_p_that_is_reached_exactly_keeps_no_more(backend):
+    grid = [(i + 0.5) / 100 for i in range(100)]
+    assert set(draw(backend, [0.0] * 4, grid, top_p=0.5)) == {0, 1}
+
+
 def test_top_p_counts_the_mass_at_the_temperature(backend):
     row = np.log([0.5, 0.3, 0.2])
     grid = [(i + 0.5) / 100 for i in range(100)]
