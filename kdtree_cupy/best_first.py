@@ -14,7 +14,8 @@ import numpy as np
 
 _BINS, _BIN_WIDTH, _TILT = 64, 0.25, 2.0  # histogram of log-probs: range 16 nats
 _OVERSHOOT = 1.2  # aim at 20% more nodes than the budget: misses are then rare
-_BLOCK_CANDIDATES = 1 << 23  # candidates held at once: about 64 MB
+_BLOCK_NODES = 1 << 16  # nodes built at once: what stays in the cache
+_LOWEST = np.finfo(np.float64).min  # a guess that every node but those of -inf reaches
 _LOWER = 1.0  # nats by which a guess that found too few nodes is lowered, doubled each time
 
 
@@ -67,8 +68,7 @@ def best_first(logprobs: np.ndarray, budgets: np.ndarray, num_nodes: int) -> Bes
     out = _empty(logprobs.shape[0], num_nodes)
     wanted = budgets.astype(np.int64)
     out.counts[:] = 1
-    largest = int(wanted.max(initial=0))
-    block = max(1, min(256, _BLOCK_CANDIDATES // max(1, largest * logprobs.shape[2])))
+    block = max(1, _BLOCK_NODES // (int(wanted.max(initial=0)) + 64))
     active = np.flatnonzero(wanted > 0)
     for start in range(0, active.size, block):
         _build_block(out, active[start : start + block], logprobs, wanted)
@@ -81,13 +81,13 @@ def _build_block(out: BestFirst, todo: np.ndarray, logprobs: np.ndarray, wanted:
     lower = _LOWER
     while todo.size:
         levels, count = _walk(logprobs[todo], wanted[todo], guess)
-        enough = (count >= wanted[todo]) | np.isneginf(guess)
+        enough = (count >= wanted[todo]) | (guess == _LOWEST)
         if enough.any():
             _store(out, todo, enough, levels, count, wanted, logprobs.shape[1:])
         todo, guess = todo[~enough], guess[~enough] - lower
         lower *= 2
         if lower > 64:  # rows with less mass than any guess covers: walk everything that is reachable
-            guess[:] = -np.inf
+            guess[:] = _LOWEST
 
 
 def _empty(positions: int, num_nodes: int) -> BestFirst:
@@ -127,19 +127,21 @@ def _guess(logprobs: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 def _walk(logprobs: np.ndarray, wanted: np.ndarray, guess: np.ndarray) -> tuple[list[_Level], np.ndarray]:
     """Return the levels of all nodes that reach ``guess``, and how many each position has."""
-    positions, depth, _ = logprobs.shape
+    positions, depth, width = logprobs.shape
+    flat = logprobs.reshape(-1)
     count = np.zeros(positions, np.int64)
     levels: list[_Level] = []
     position, score = np.arange(positions), np.zeros(positions)
     for d in range(depth):
-        candidates = logprobs[position, d] + score[:, None]  # float32 + float64 -> float64
-        keep = candidates >= guess[position, None]
-        if np.isneginf(guess).any():
-            keep &= candidates > -np.inf
-        parent, rank = np.nonzero(keep)
+        row = (position * depth + d) * width  # where the row of each node's children starts
+        children = _reaching(flat, row, width, score, guess[position])
+        parent = np.repeat(np.arange(position.size), children)
         if parent.size == 0:
             break
-        score, position = candidates[parent, rank], position[parent]
+        first = np.cumsum(children) - children
+        rank = np.arange(parent.size) - first[parent]
+        score = flat[row[parent] + rank] + score[parent]  # float32 + float64 -> float64
+        position = position[parent]
         size = np.bincount(position, minlength=positions)
         if (size > 4 * wanted).any():  # the guess was far too low: only the B best of a level can matter
             keep_best = _best_of_level(position, score, size, wanted)
@@ -149,6 +151,17 @@ def _walk(logprobs: np.ndarray, wanted: np.ndarray, guess: np.ndarray) -> tuple[
         count += size
         levels.append(_Level(position, score, parent, rank))
     return levels, count
+
+
+def _reaching(
+    flat: np.ndarray, row: np.ndarray, width: int, score: np.ndarray, guess: np.ndarray
+) -> np.ndarray:
+    """Return how many children of each node reach its guess; a binary search, because rows descend."""
+    low = np.zeros(row.size, np.int64)
+    for step in (1 << bit for bit in reversed(range(width.bit_length()))):
+        probe = np.minimum(low + step, width)
+        low = np.where(flat[row + probe - 1] + score >= guess, probe, low)
+    return low
 
 
 def _best_of_level(
@@ -172,55 +185,51 @@ def _store(
     shape: tuple[int, int],
 ) -> None:
     """Sort the nodes of the finished positions and write the first ``wanted`` of each."""
-    positions = todo.size
-    width = int(count[enough].max(initial=0)) + 1
-    scores = np.full((positions, width), -np.inf)
-    scores[:, 0] = np.inf  # the root, before everything
-    parents, ranks, depths = (np.zeros((positions, width), np.int32) for _ in range(3))
-    filled = np.ones(positions, np.int64)  # the root
-    above = np.zeros(positions, np.int64)  # column of each node of the level above
-    for d, level in enumerate(levels, 1):
-        size = np.bincount(level.position, minlength=positions)
-        start = np.cumsum(size) - size
-        column = filled[level.position] + np.arange(level.position.size) - start[level.position]
-        use = enough[level.position]
-        at = level.position[use], column[use]
-        scores[at], ranks[at], depths[at] = level.score[use], level.rank[use], d
-        parents[at] = above[level.parent[use]]
-        above = column
-        filled += size
     rows = np.flatnonzero(enough)
-    order = _order(scores, parents, ranks, depths, rows, shape)
+    width = int(count[rows].max()) + 1
+    scores = np.full(rows.size * width, -np.inf)
+    parents, ranks, depths = (np.zeros(rows.size * width, np.int32) for _ in range(3))
+    start = np.zeros(todo.size, np.int64)  # cell of each position's root
+    start[rows] = np.arange(rows.size) * width
+    scores[start[rows]] = np.inf  # the root, before everything
+    above, free = start, start + 1  # cell of each node of the level above; of the next node
+    for d, level in enumerate(levels, 1):
+        size = np.bincount(level.position, minlength=todo.size)
+        cell = (free - np.cumsum(size) + size)[level.position] + np.arange(level.position.size)
+        use = slice(None) if rows.size == todo.size else enough[level.position]
+        at = cell[use]
+        scores[at], ranks[at], depths[at] = level.score[use], level.rank[use], d
+        parents[at] = (above[level.parent] - start[level.position])[use]
+        above = cell
+        free += size
+    shaped = (array.reshape(rows.size, width) for array in (scores, parents, ranks, depths))
+    order = _order(*shaped, shape)
     new_index = np.empty_like(order)
     np.put_along_axis(new_index, order, np.arange(width)[None, :], axis=1)
     keep = min(width, out.scores.shape[1])
-    take = order[:, :keep]
+    base = start[rows, None]
+    source = base + order[:, :keep]
     cut = np.minimum(count[rows], wanted[todo[rows]]) + 1
-    real = np.arange(keep)[None, :] < cut[:, None]
+    real = np.arange(keep) < cut[:, None]
     real[:, 0] = False  # the root is there already
-    row, col = np.nonzero(real)
-    at, source = (todo[rows[row]], col), (rows[row], take[row, col])
-    out.scores[at], out.ranks[at], out.depths[at] = scores[source], ranks[source], depths[source]
-    out.parents[at] = new_index[row, parents[source]]
-    out.counts[todo[rows]] = cut
+    at = todo[rows]
+    out.scores[at, 1:keep] = np.where(real, scores[source], -np.inf)[:, 1:]
+    out.ranks[at, :keep] = np.where(real, ranks[source], -1)
+    out.depths[at, :keep] = np.where(real, depths[source], 0)
+    out.parents[at, :keep] = np.where(real, new_index.reshape(-1)[base + parents[source]], -1)
+    out.counts[at] = cut
 
 
 def _order(
-    scores: np.ndarray,
-    parents: np.ndarray,
-    ranks: np.ndarray,
-    depths: np.ndarray,
-    rows: np.ndarray,
-    shape: tuple[int, int],
+    scores: np.ndarray, parents: np.ndarray, ranks: np.ndarray, depths: np.ndarray, shape: tuple[int, int]
 ) -> np.ndarray:
     """Return, per row, the columns sorted by (-score, rank tuple)."""
-    chosen = scores[rows]
-    order = np.argsort(-chosen, axis=1, kind="stable")
-    ordered = np.take_along_axis(chosen, order, axis=1)
+    order = np.argsort(-scores, axis=1)  # not stable, but rows with equal scores are sorted again
+    ordered = np.take_along_axis(scores, order, axis=1)
     tied = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] > -np.inf)
     for i in np.flatnonzero(tied.any(1)):
-        words = _rank_words(parents[rows[i]], ranks[rows[i]], depths[rows[i]], shape)
-        order[i] = np.lexsort((*words[::-1], -chosen[i]))
+        words = _rank_words(parents[i], ranks[i], depths[i], shape)
+        order[i] = np.lexsort((*words[::-1], -scores[i]))
     return order
 
 

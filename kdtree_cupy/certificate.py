@@ -48,6 +48,7 @@ def certified_exact(
     vocab_size: int | None = None,
     next_logprob: np.ndarray | None = None,
     precision: float = PRECISION,
+    bound: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return whose tree of ``budget`` nodes is the exact top-B tree of the whole vocabulary, bool [b].
 
@@ -65,6 +66,8 @@ def certified_exact(
         Log-prob of the first rank left out.
     precision : float
         As for :func:`outside_bound`.
+    bound : float64 [b], optional
+        Result of :func:`outside_bound`, when it is known already.
 
     Notes
     -----
@@ -73,6 +76,20 @@ def certified_exact(
     width = logprobs.shape[2]
     if width >= budget or (vocab_size is not None and width >= vocab_size):
         return np.ones(logprobs.shape[0], bool)
+    if bound is None:
+        bound = outside_bound(logprobs, next_logprob, precision)
     full = tree.counts > budget
     last = tree.scores[:, budget] if tree.num_nodes > budget else np.full(tree.batch, -np.inf)
-    return full & (last > outside_bound(logprobs, next_logprob, precision))
+    return full & (last > bound)
+
+
+def rows_used(
+    logprobs: np.ndarray,
+    next_logprob: np.ndarray | None = None,
+    max_depth: int | None = None,
+    max_rank: int | None = None,
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the rows that a policy under these limits sees, and the log-prob of the first rank left out."""
+    kept = logprobs[:, :max_depth, :max_rank]
+    rest = next_logprob if kept.shape[2] == logprobs.shape[2] else logprobs[:, :, kept.shape[2]]
+    return kept, None if rest is None else rest[:, :max_depth]

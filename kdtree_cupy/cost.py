@@ -89,7 +89,7 @@ def load_cost(name: str | Path) -> CostTable:
             )
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise KdtrError(f"{path}: not a readable cost table: {error}") from error
     return _parse(path, data)
 
@@ -121,9 +121,12 @@ def _parse(path: Path, data: Any) -> CostTable:
 
 def _numbers(path: Path, data: dict[str, Any], key: str, shape: tuple[int | None, ...]) -> np.ndarray:
     try:
-        array = np.asarray(data[key], np.float64)
-    except (KeyError, TypeError, ValueError) as error:
-        raise KdtrError(f"{path}: {key}: missing or not numbers") from error
+        array = np.asarray(data[key])
+    except (KeyError, ValueError) as error:
+        raise KdtrError(f"{path}: {key}: missing or not rows of one length") from error
+    if array.dtype.kind not in "iuf":  # strings and nested objects, too
+        raise KdtrError(f"{path}: {key}: wanted numbers")
+    array = array.astype(np.float64)
     if array.ndim != len(shape) or any(
         want is not None and want != got for want, got in zip(shape, array.shape, strict=True)
     ):

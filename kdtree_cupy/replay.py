@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .certificate import certified_exact
+from .certificate import certified_exact, outside_bound, rows_used
 from .limits import MAX_BUDGET
 from .trace import Trace
 from .tree import DraftTree
@@ -35,7 +35,8 @@ class Acceptance(NamedTuple):
     surrogate : float64 [T, n]
         Sum of exp(score) over the drafted nodes: the number of accepted drafts the policy itself expects.
     certified : bool [T, n]
-        The tree from K ranks is provably the tree from the whole vocabulary (ddtree only).
+        The tree from K ranks is provably the tree from the whole vocabulary: policies with an attribute
+        ``exact = True`` (ddtree) whose ``max_depth`` and ``max_rank`` are the same everywhere.
     """
 
     budgets: np.ndarray
@@ -114,23 +115,26 @@ def acceptance(
         surrogate=np.zeros((total, wanted.size)),
         certified=np.zeros((total, wanted.size), bool),
     )
-    exact_rule = getattr(policy, "__name__", "") == "ddtree"
+    for name, values in (per_position or {}).items():
+        if len(values) != total:
+            raise ValueError(f"per_position[{name!r}]: got {len(values)} values, wanted {total} (tokens)")
+    limits = {name: (options or {}).get(name) for name in ("max_depth", "max_rank")}
+    fixed = not limits.keys() & (per_position or {}).keys() and all(np.ndim(v) == 0 for v in limits.values())
+    certify = getattr(policy, "exact", False) and fixed
     for start in range(0, total, _CHUNK):
         at = slice(start, min(start + _CHUNK, total))
         rows = np.ascontiguousarray(trace.draft_logprobs[at])
         ids = np.asarray(trace.draft_ids[at])
         extra = dict(options or {}) | {k: v[at] for k, v in (per_position or {}).items()}
-        plan = [(int(wanted[-1]), range(wanted.size))] if getattr(policy, "nested", False) else [
-            (int(b), [j]) for j, b in enumerate(wanted)
-        ]  # fmt: skip
+        plan: list[tuple[int, Sequence[int]]] = [(int(b), [j]) for j, b in enumerate(wanted)]
+        if getattr(policy, "nested", False):
+            plan = [(int(wanted[-1]), range(wanted.size))]
         for largest, columns in plan:
             tree = _trim(policy(ids, rows, trace.tokens[at], largest, **extra))
             path = true_path(tree, trace.tokens, np.arange(at.start, at.stop), end[at], depth)
             _record(out, at, columns, tree, path)
-            if exact_rule:
-                rest = None if trace.draft_next_logprob is None else trace.draft_next_logprob[at]
-                for j in columns:
-                    out.certified[at, j] = certified_exact(tree, rows, int(wanted[j]), trace.vocab_size, rest)
+            if certify:
+                _certify(out, at, columns, tree, trace, **limits)
         if progress is not None:
             progress(at.stop - at.start)
     return out
@@ -198,6 +202,25 @@ def _record(out: Acceptance, at: slice, columns: Sequence[int], tree: DraftTree,
         out.nodes_by_depth[at, j] = counted
         out.surrogate[at, j] = expected[:, stop - 1]
         out.accepted[at, j] = ((path > 0) & (path < stop)).sum(1)
+
+
+def _certify(
+    out: Acceptance,
+    at: slice,
+    columns: Sequence[int],
+    tree: DraftTree,
+    trace: Trace,
+    max_depth: int | None,
+    max_rank: int | None,
+) -> None:
+    rest = None if trace.draft_next_logprob is None else trace.draft_next_logprob[at]
+    rows, rest = rows_used(trace.draft_logprobs[at], rest, max_depth, max_rank)
+    if rows.size == 0:
+        return
+    bound = outside_bound(rows, rest, trace.precision)
+    for j in columns:
+        budget = int(out.budgets[j])
+        out.certified[at, j] = certified_exact(tree, rows, budget, trace.vocab_size, bound=bound)
 
 
 def jump(trace: Trace, accepted: np.ndarray) -> Rounds:

@@ -32,8 +32,8 @@ def chain(
     totals = np.full((batch, request.num_nodes), -np.inf)
     totals[:, 0] = 0.0
     reach = min(depth, request.num_nodes - 1)
-    with np.errstate(invalid="ignore"):
-        totals[:, 1 : reach + 1] = np.cumsum(best[:, :reach], axis=1)
+    with np.errstate(invalid="ignore"):  # rows that are not used may hold anything
+        totals[:, 1 : reach + 1] = np.cumsum(best[:, :reach], axis=1) + 0.0  # sums start from the root's 0.0
     nodes = BestFirst(
         parents=np.where(drafted, steps - 1, -1).astype(np.int32),
         depths=np.where(drafted, steps, 0).astype(np.int32),

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .. import checks
 from ..best_first import BestFirst
-from ..limits import MAX_BUDGET, MAX_DEPTH, MAX_WIDTH, STATUS_NON_FINITE, STATUS_UNSORTED
+from ..limits import MAX_BUDGET, MAX_DEPTH, MAX_NODES, MAX_WIDTH, STATUS_NON_FINITE, STATUS_UNSORTED
 from ..tree import DraftTree
 
 
@@ -61,33 +62,23 @@ def requests(
     batch, depth, width = logprobs.shape
     if not 1 <= depth <= MAX_DEPTH or not 1 <= width <= MAX_WIDTH:
         raise ValueError(f"logprobs: depth {depth}, width {width}; wanted 1..{MAX_DEPTH} and 1..{MAX_WIDTH}")
-    roots = _per_request("root_tokens", root_tokens, batch, 0, np.iinfo(np.int32).max)
-    budgets = _per_request("budget", budget, batch, -1, MAX_BUDGET)
-    largest = int(budgets.max(initial=0))
-    nodes = largest + 1 if num_nodes is None else int(num_nodes)
-    if nodes <= largest:
-        raise ValueError(f"num_nodes: got {nodes}, wanted more than the largest budget {largest}")
-    if max_depth is not None:
-        limit = _per_request("max_depth", max_depth, batch, 0, MAX_DEPTH)
-        logprobs = np.where(
-            np.arange(depth)[None, :, None] < limit[:, None, None], logprobs, np.float32(-np.inf)
-        )
-    if max_rank is not None:
-        limit = _per_request("max_rank", max_rank, batch, 0, MAX_WIDTH)
-        logprobs = np.where(np.arange(width) < limit[:, None, None], logprobs, np.float32(-np.inf))
-    return Requests(ids, logprobs, roots, budgets, nodes)
-
-
-def _per_request(name: str, value: int | np.ndarray, batch: int, low: int, high: int) -> np.ndarray:
-    array = np.asarray(value)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"{name}: got {array.dtype}, wanted integers")
-    if array.shape not in ((), (batch,)):
-        raise ValueError(f"{name}: got shape {array.shape}, wanted a scalar or ({batch},)")
-    bad = (array < low) | (array > high)
-    if bad.any():
-        raise ValueError(f"{name}: got {int(array[bad].flat[0])}, wanted {low}..{high}")
-    return np.broadcast_to(array.astype(np.int32), (batch,))
+    roots = checks.per_request(root_tokens, "root_tokens", batch, *checks.INT32)
+    budgets = checks.per_request(budget, "budget", batch, -1, MAX_BUDGET)
+    largest = max(0, int(budgets.max(initial=0)))
+    if num_nodes is None:
+        num_nodes = largest + 1
+    num_nodes = checks.integer(num_nodes, "num_nodes", largest + 1, MAX_NODES)
+    usable = np.ones((batch, depth, width), bool)
+    for name, value, places in (
+        ("max_depth", max_depth, np.arange(depth)[:, None]),
+        ("max_rank", max_rank, np.arange(width)),
+    ):
+        if value is not None:
+            limit = checks.per_request(value, name, batch, 0, checks.INT32[1])
+            usable &= places < limit[:, None, None]
+    if not usable.all():
+        logprobs = np.where(usable, logprobs, np.float32(-np.inf))
+    return Requests(ids, logprobs, roots, budgets, num_nodes)
 
 
 def row_faults(logprobs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -68,3 +68,4 @@ def ddtree(
 
 
 ddtree.nested = True
+ddtree.exact = True

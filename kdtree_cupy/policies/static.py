@@ -53,7 +53,8 @@ def static(
     status, usable = row_faults(request.logprobs)
     # Ranks that the drafter cannot offer (-inf, beyond max_depth or max_rank, after a NaN row) are ruled out.
     offered = np.isfinite(request.logprobs) & (np.arange(depth)[None, :, None] < usable[:, None, None])
-    shapes = np.concatenate([which[:, None], request.budgets[:, None], offered.reshape(batch, -1)], axis=1)
+    bits = np.packbits(offered.reshape(batch, -1), axis=1)
+    shapes = np.concatenate([which[:, None], request.budgets[:, None], bits], axis=1)
     _, first, group = np.unique(shapes, axis=0, return_index=True, return_inverse=True)
     with np.errstate(divide="ignore"):
         logs = np.log(np.where(offered[first], tables[which[first]], 0.0)).astype(np.float32)
