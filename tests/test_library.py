@@ -305,6 +305,7 @@ def test_report_in_a_notebook_is_escaped(library):
         ("// Launch  k: grid 1, block 32, dynamic shared what it takes", (32, None)),
         ("// Launch  k: grid 1, block __import__('os'), dynamic shared 1", (None, 1)),
         ("DYN_SHARED(int, x);", (None, None)),
+        ("// k: grid 1, block 8\nDYN_SHARED(int, x);", (8, 0)),
         ("", (None, 0)),
     ],
 )

@@ -178,8 +178,9 @@ def launch_lines(unit: Unit, defines: Mapping[str, str], kernels: Iterable[str])
         own = [
             line for name, line in said.items() if name and (kernel == name or kernel.endswith(f"_{name}"))
         ]
-        block, shared = own[0] if own else said.get(None, ("", None))
-        dynamic = asked.get(kernel, default if shared is None else _value(shared, macros))
+        block, shared = own[0] if own else said.get(None, ("", ""))
+        unsaid = 0 if own else default  # a line of its own that does not mention it means none
+        dynamic = asked.get(kernel, _value(shared, macros) if shared else unsaid)
         lines[kernel] = LaunchLine(_value(block, macros), dynamic)
     return lines
 
