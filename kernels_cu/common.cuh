@@ -56,8 +56,11 @@ __device__ __forceinline__ float to_float(__nv_fp8_e4m3 x) { return float(x); }
 template <class T> __device__ __forceinline__ T from_float(float x);
 template <> __device__ __forceinline__ float from_float<float>(float x) { return x; }
 template <> __device__ __forceinline__ __half from_float<__half>(float x) { return __float2half_rn(x); }
-template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
 template <> __device__ __forceinline__ __nv_fp8_e4m3 from_float<__nv_fp8_e4m3>(float x) { return __nv_fp8_e4m3(x); }
+template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x)
+{
+    return __float2bfloat16_rn(x);
+}
 
 // ---- reductions: all lanes of a full warp, all threads of a block, must call them ----
 
@@ -95,8 +98,22 @@ __device__ __forceinline__ T block_reduce(T value, T* scratch)
     return total;
 }
 
-template <class T> __device__ __forceinline__ T block_sum(T value, T* scratch) { return block_reduce<Sum>(value, scratch); }
-template <class T> __device__ __forceinline__ T block_min(T value, T* scratch) { return block_reduce<Smallest>(value, scratch); }
-template <class T> __device__ __forceinline__ T block_max(T value, T* scratch) { return block_reduce<Largest>(value, scratch); }
+template <class T>
+__device__ __forceinline__ T block_sum(T value, T* scratch)
+{
+    return block_reduce<Sum>(value, scratch);
+}
+
+template <class T>
+__device__ __forceinline__ T block_min(T value, T* scratch)
+{
+    return block_reduce<Smallest>(value, scratch);
+}
+
+template <class T>
+__device__ __forceinline__ T block_max(T value, T* scratch)
+{
+    return block_reduce<Largest>(value, scratch);
+}
 
 #endif

@@ -199,7 +199,7 @@ def test_ctrl_c_stops_a_kernel():
     [
         (0, 33, "shift of 1 ('int') by 33"),
         (1, 9, "9 + 2147483645 does not fit in 'int'"),
-        (2, 4, "index 4 out of range of 'int [4]'"),
+        (2, 4, "index 4 out of range of 'int"),
         (3, 1, "is not aligned to 16 bytes"),
         (4, 5, "value of 'float' does not fit in 'int'"),
     ],

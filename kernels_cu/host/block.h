@@ -24,12 +24,16 @@ struct dim3 {
 
 namespace kd_host {
 
-constexpr int warp_size = 32, most_threads = 1024, most_barriers = 16, most_copies = 512;
+constexpr int warp_size = 32, most_threads = 1024, most_barriers = 16;
 constexpr unsigned char poison = 0xFF, canary = 0xFA;  // NaN as a float; a value that no kernel writes on purpose
+
+inline const char* plain_name(const char* file) { return file[0] == '.' && file[1] == '/' ? file + 2 : file; }
 
 struct Site {
     const char* file;
     int line;
+    Site() = default;
+    Site(const char* file, int line) : file(plain_name(file)), line(line) {}
 };
 
 struct Fault {
@@ -41,12 +45,6 @@ struct Fault {
 };
 
 enum class State : unsigned char { ready, barrier, warp, active_mask, polling, gone };
-
-struct Copy {  // cp.async issued, data not moved yet
-    void* to;
-    const void* from;
-    int bytes, from_bytes, group;
-};
 
 struct Block;
 
@@ -63,8 +61,6 @@ struct Thread {
     int barrier;    // number of the barrier waited for
     int result;     // of a barrier with a predicate
     unsigned spins;
-    Copy* copies;
-    int copy_count, copy_group;
 };
 
 struct Warp;
@@ -230,7 +226,6 @@ inline void Block::run()
         thread.stack = nullptr;
         thread.number = i, thread.warp = i / warp_size, thread.lane = i % warp_size;
         thread.index = {unsigned(i) % dim.x, unsigned(i) / dim.x % dim.y, unsigned(i) / (dim.x * dim.y)};
-        thread.copy_count = thread.copy_group = 0;
         released[i] = i;
     }
     release(released, count);
@@ -267,46 +262,6 @@ inline bool Block::wake()
     release(released, n);
     progress = !polled;
     return true;
-}
-
-// "threads 0-15, 40 wait at __syncthreads (k.cu:7); threads 16-31 have left the kernel"
-inline void Block::report_deadlock()
-{
-    int first = -1, used = 0, classes = 0;
-    char* text = fault.text;
-    const int room = int(sizeof fault.text);
-    bool told[most_threads] = {};
-    auto say = [&](auto... values) {
-        if (used < room) used += snprintf(text + used, size_t(room - used), values...);
-    };
-    say("%s", "no thread can go on: ");
-    for (int i = 0; i < count; ++i) {
-        if (told[i]) continue;
-        const Thread& a = threads[i];
-        if (first < 0 && a.state != State::gone) first = i;
-        if (++classes > 8) continue;
-        auto same = [&](const Thread& b) {
-            return b.state == a.state && (a.state == State::gone || (b.waits_in == a.waits_in && b.site.line == a.site.line &&
-                (a.state != State::warp || b.mask == a.mask)));
-        };
-        int members = 0, ranges = 0;
-        for (int j = i; j < count; ++j) members += same(threads[j]);
-        say(members > 1 ? "%sthreads" : "%sthread", classes > 1 ? "; " : "");
-        for (int j = i; j < count; ++j) {
-            if (!same(threads[j])) continue;
-            int end = j;
-            while (end < count && same(threads[end])) told[end++] = true;
-            if (ranges++ < 8) say(end - j > 1 ? " %d-%d" : " %d", j, end - 1);
-            else if (ranges == 9) say("%s", " ...");
-            j = end;
-        }
-        const char* s = members > 1 ? "" : "s";
-        if (a.state == State::gone) say(" ha%s left the kernel", members > 1 ? "ve" : "s");
-        else if (a.state == State::warp)
-            say(" wait%s in %s(mask 0x%08x) (%s:%d)", s, a.waits_in, a.mask, a.site.file, a.site.line);
-        else say(" wait%s at %s (%s:%d)", s, a.waits_in, a.site.file, a.site.line);
-    }
-    set_fault(*this, first < 0 ? nullptr : &threads[first], "deadlock");
 }
 
 }  // namespace kd_host

@@ -3,11 +3,12 @@
 // kdtree_cupy/library/host_build.py puts this header before the user's file and a table of its kernels behind it.
 //
 //   fiber.h         threads as fibers              block.h      one block: run queue, faults
-//   waits.h         barriers, meeting of lanes     warp.h       __syncthreads, __shfl_sync, __ballot_sync, ...
+//   waits.h         barriers, meeting of lanes     report.h     who waits where, in a deadlock
+//   warp.h          __syncthreads, __shfl_sync     atomics.h    atomicAdd, atomicCAS, ...
 //   vector_types.h  float4, make_int2, ...         numeric.h    half, bfloat16, 8-bit floats (+ numeric_api.h)
-//   intrinsics.h    __popc, __fmaf_rn, expf, ...   atomics.h    atomicAdd, atomicCAS, ...
-//   memory.h        guarded buffers, kernel table  launch.h     grids, signals (+ api.h, the C interface)
-//   ubsan.h         reports of -fsanitize=undefined
+//   intrinsics.h    __popc, __fmaf_rn, expf, ...   ubsan.h      reports of -fsanitize=undefined
+//   memory.h        guards and canaries            kernels.h    table of kernels
+//   launch.h        grids, signals                 api.h        the C interface
 //
 // Shown: wrong logic and indices, divergent barriers and masks, dependence on the order of threads or blocks,
 // accesses out of bounds, uninitialised shared memory, undefined behaviour.  Not shown: races of the memory model
@@ -45,7 +46,9 @@
 static const int warpSize = 32;
 
 #undef assert
-#define assert(condition) \
-    ((condition) ? (void)0 : kd_host::fail("assert", "assertion failed: %s (%s:%d)", #condition, __FILE__, __LINE__))
+#define assert(condition)                                                                                    \
+    ((condition) ? (void)0                                                                                   \
+                 : kd_host::fail("assert", "assertion failed: %s (%s:%d)", #condition,                       \
+                                 kd_host::plain_name(__FILE__), __LINE__))
 
 #endif

@@ -179,7 +179,10 @@ struct Stacks {
     // Bytes to leave unused at the top: were all stacks alike, their hot lines would fight for one cache set.
     size_t colour(const char* low) const { return size_t(low - base) / stride % 32 * 128; }
 
-    bool owns(const char* address) const { return base && address >= base && address < base + stride * size_t(capacity); }
+    bool owns(const char* address) const
+    {
+        return base && address >= base && address < base + stride * size_t(capacity);
+    }
 };
 
 }  // namespace kd_host

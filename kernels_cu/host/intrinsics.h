@@ -45,7 +45,11 @@ inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift)
 
 inline int __mulhi(int x, int y) { return int((long long)x * y >> 32); }
 inline unsigned __umulhi(unsigned x, unsigned y) { return unsigned((unsigned long long)x * y >> 32); }
-inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y) { return (unsigned long long)((unsigned __int128)x * y >> 64); }
+inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y)
+{
+    return (unsigned long long)((unsigned __int128)x * y >> 64);
+}
+
 inline long long __mul64hi(long long x, long long y) { return (long long)((__int128)x * y >> 64); }
 
 #define KD_REINTERPRET(name, To, From) \

@@ -6,6 +6,7 @@
 #ifndef KD_HOST_LAUNCH_H
 #define KD_HOST_LAUNCH_H
 
+#include "kernels.h"
 #include "memory.h"
 #include "waits.h"
 #include <errno.h>
@@ -137,7 +138,8 @@ inline bool check_canaries(Block& block, const Guarded& memory, const char* labe
     long long at = 0;
     if (!memory.region || !memory.changed(at)) return true;
     set_fault(block, nullptr, "bounds");
-    snprintf(block.fault.text, sizeof block.fault.text, "write at byte %lld of %s, which has %zu bytes", at, label, memory.bytes);
+    snprintf(block.fault.text, sizeof block.fault.text, "write at byte %lld of %s, which has %zu bytes", at, label,
+             memory.bytes);
     return false;
 }
 
@@ -235,8 +237,8 @@ inline bool open_arguments(Launch& launch, const KdHostLaunch& request)
             memcpy(launch.values[i], argument.value, launch.kernel->sizes[i]);
             continue;
         }
-        char* base = launch.buffers[argument.buffer].guard ? launch.guarded[argument.buffer].data : launch.buffers[argument.buffer].data;
-        base += argument.offset;
+        const KdHostBuffer& buffer = launch.buffers[argument.buffer];
+        char* base = (buffer.guard ? launch.guarded[argument.buffer].data : buffer.data) + argument.offset;
         memcpy(launch.values[i], &base, sizeof base);
     }
     return true;

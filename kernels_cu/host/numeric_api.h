@@ -82,7 +82,8 @@ inline __half_raw __nv_cvt_fp8_to_halfraw(__nv_fp8_storage_t x, __nv_fp8_interpr
     return __half(kind == __NV_E4M3 ? kd_host::Fp8<4, 3>::decode(x) : kd_host::Fp8<5, 2>::decode(x));
 }
 
-inline __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 v, __nv_saturation_t saturate, __nv_fp8_interpretation_t kind)
+inline __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 v, __nv_saturation_t saturate,
+                                                     __nv_fp8_interpretation_t kind)
 {
     const unsigned low = __nv_cvt_float_to_fp8(v.x, saturate, kind), high = __nv_cvt_float_to_fp8(v.y, saturate, kind);
     return (unsigned short)(low | high << 8);
@@ -90,7 +91,8 @@ inline __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 v, __nv_saturation_t
 
 inline __half2_raw __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t v, __nv_fp8_interpretation_t kind)
 {
-    return {__nv_cvt_fp8_to_halfraw((unsigned char)(v & 0xff), kind).x, __nv_cvt_fp8_to_halfraw((unsigned char)(v >> 8), kind).x};
+    return {__nv_cvt_fp8_to_halfraw((unsigned char)(v & 0xff), kind).x,
+            __nv_cvt_fp8_to_halfraw((unsigned char)(v >> 8), kind).x};
 }
 
 #define KD_FP8(Name, kind)                                                                             \

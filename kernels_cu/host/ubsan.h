@@ -31,7 +31,7 @@ inline long long ub_integer(const UbType* type, unsigned long value)
 [[noreturn]] inline void ub_fail(const UbRecord* record, const char* what)
 {
     if (!current || !current->block->in_fiber) __builtin_trap();  // in the library itself: a defect of ours
-    fail("undefined", "undefined behaviour (%s:%u): %s", record->file, record->line, what);
+    fail("undefined", "undefined behaviour (%s:%u): %s", plain_name(record->file), record->line, what);
 }
 
 template <class... Values>
@@ -44,7 +44,8 @@ template <class... Values>
 
 }  // namespace kd_host
 
-#define KD_UB(check, ...) extern "C" __attribute__((visibility("hidden"), noreturn)) void __ubsan_handle_##check(__VA_ARGS__)
+#define KD_UB(check, ...) \
+    extern "C" __attribute__((visibility("hidden"), noreturn)) void __ubsan_handle_##check(__VA_ARGS__)
 #define KD_UB_PLAIN(check, what) \
     KD_UB(check, const kd_host::UbRecord* record) { kd_host::ub_fail(record, what); }
 #define KD_UB_INTEGERS(check, operation)                                                              \
@@ -67,29 +68,34 @@ KD_UB_PLAIN(invalid_builtin, "zero given to a count of leading or trailing zeros
 
 KD_UB(negate_overflow, const kd_host::UbRecord* record, unsigned long a)
 {
-    kd_host::ub_say(record, "the negative of %lld does not fit in %s", kd_host::ub_integer(record->types[0], a), record->types[0]->name);
+    const kd_host::UbType* type = record->types[0];
+    kd_host::ub_say(record, "the negative of %lld does not fit in %s", kd_host::ub_integer(type, a), type->name);
 }
 
 KD_UB(shift_out_of_bounds, const kd_host::UbRecord* record, unsigned long a, unsigned long b)
 {
-    kd_host::ub_say(record, "shift of %lld (%s) by %lld", kd_host::ub_integer(record->types[0], a), record->types[0]->name,
+    const kd_host::UbType* type = record->types[0];
+    kd_host::ub_say(record, "shift of %lld (%s) by %lld", kd_host::ub_integer(type, a), type->name,
                     kd_host::ub_integer(record->types[1], b));
 }
 
 KD_UB(out_of_bounds, const kd_host::UbRecord* record, unsigned long index)
 {
-    kd_host::ub_say(record, "index %lld out of range of %s", kd_host::ub_integer(record->types[1], index), record->types[0]->name);
+    kd_host::ub_say(record, "index %lld out of range of %s", kd_host::ub_integer(record->types[1], index),
+                    record->types[0]->name);
 }
 
 
 KD_UB(type_mismatch_v1, const kd_host::UbRecord* record, unsigned long pointer)
 {
     const unsigned char* rest = reinterpret_cast<const unsigned char*>(&record->types[1]);  // log2 of alignment, kind
-    if (!pointer) kd_host::ub_say(record, "null pointer to %s used", record->types[0]->name);
+    const char* type = record->types[0]->name;
+    if (!pointer) kd_host::ub_say(record, "null pointer to %s used", type);
     const unsigned long alignment = 1ul << rest[0];
     if (pointer & (alignment - 1))
-        kd_host::ub_say(record, "address %p is not aligned to %lu bytes, as %s must be", (void*)pointer, alignment, record->types[0]->name);
-    kd_host::ub_say(record, "address %p has no room for %s", (void*)pointer, record->types[0]->name);
+        kd_host::ub_say(record, "address %p is not aligned to %lu bytes, as %s must be", (void*)pointer, alignment,
+                        type);
+    kd_host::ub_say(record, "address %p has no room for %s", (void*)pointer, type);
 }
 
 KD_UB(pointer_overflow, const kd_host::UbRecord* record, unsigned long base, unsigned long result)
@@ -112,16 +118,18 @@ KD_UB(load_invalid_value, const kd_host::UbRecord* record, unsigned long value)
     kd_host::ub_say(record, "%lu is no value of %s", value, record->types[0]->name);
 }
 
-KD_UB(nonnull_return_v1, const void*, const kd_host::UbRecord* place) { kd_host::ub_fail(place, "null returned where forbidden"); }
-KD_UB(nullability_return_v1, const void*, const kd_host::UbRecord* place) { kd_host::ub_fail(place, "null returned where forbidden"); }
+#define KD_UB_NULL_RETURN(check) \
+    KD_UB(check, const void*, const kd_host::UbRecord* place)    \
+    {                                                            \
+        kd_host::ub_fail(place, "null returned where forbidden"); \
+    }
+KD_UB_NULL_RETURN(nonnull_return_v1)
+KD_UB_NULL_RETURN(nullability_return_v1)
+#undef KD_UB_NULL_RETURN
+
 KD_UB(alignment_assumption, const kd_host::UbRecord* record, unsigned long, unsigned long, unsigned long)
 {
     kd_host::ub_fail(record, "a pointer is not aligned as promised");
-}
-KD_UB(function_type_mismatch, const kd_host::UbRecord* record, unsigned long) { kd_host::ub_fail(record, "call through a pointer of another type"); }
-KD_UB(function_type_mismatch_v1, const kd_host::UbRecord* record, unsigned long, unsigned long, unsigned long)
-{
-    kd_host::ub_fail(record, "call through a pointer of another type");
 }
 
 #undef KD_UB

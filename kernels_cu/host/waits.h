@@ -5,7 +5,7 @@
 #ifndef KD_HOST_WAITS_H
 #define KD_HOST_WAITS_H
 
-#include "block.h"
+#include "report.h"
 
 namespace kd_host {
 
@@ -25,6 +25,11 @@ inline void Block::release_barrier(int number)
     release(released, n);
 }
 
+inline bool same_place(Site a, Site b)
+{
+    return a.line == b.line && (a.file == b.file || strcmp(a.file, b.file) == 0);
+}
+
 // Barrier 0 is __syncthreads: all threads of the block, at one place of the source.  Barriers 1-15 are PTX named
 // barriers: `expected` threads, wherever they stand.  Returns how many threads brought a true predicate.
 inline int barrier_sync(int number, int expected, bool predicate, const char* name, Site site)
@@ -36,9 +41,10 @@ inline int barrier_sync(int number, int expected, bool predicate, const char* na
         barrier.name = name, barrier.site = site, barrier.first = self.number, barrier.expected = expected;
         barrier.sum = 0;
     } else if (barrier.name != name || barrier.expected != expected ||
-               (number == 0 && (barrier.site.line != site.line || (barrier.site.file != site.file && strcmp(barrier.site.file, site.file) != 0)))) {
-        fail("barrier", "divergent barrier: this thread (number %d) is at %s (%s:%d), thread number %d waits at %s (%s:%d)",
-             self.number, name, site.file, site.line, barrier.first, barrier.name, barrier.site.file, barrier.site.line);
+               (number == 0 && !same_place(barrier.site, site))) {
+        fail("barrier", "divergent barrier: thread number %d is at %s (%s:%d), thread number %d waits at %s (%s:%d)",
+             self.number, name, site.file, site.line, barrier.first, barrier.name, barrier.site.file,
+             barrier.site.line);
     }
     barrier.sum += predicate;
     self.barrier = number, self.waits_in = name, self.site = site;
@@ -104,6 +110,7 @@ inline void Block::left(Thread& thread)
     --live;
     progress = true;
     warp.gone |= 1u << thread.lane;
+    warp.slots[thread.lane] = nullptr;
     for (int i = 0; i < warp.open; ++i)
         if (((warp.groups[i].arrived | warp.gone) & warp.groups[i].mask) == warp.groups[i].mask) complete(warp, i--);
 }

@@ -7,25 +7,31 @@
 
 #include "waits.h"
 
-inline void __syncthreads(KD_SITE)
+namespace kd_host {
+
+// Barrier 0, with all threads of the block.
+inline int sync_block(bool predicate, const char* name, Site site)
 {
-    kd_host::barrier_sync(0, kd_host::current->block->count, false, "__syncthreads", {file, line});
+    return barrier_sync(0, current->block->count, predicate, name, site);
 }
+
+}  // namespace kd_host
+
+inline void __syncthreads(KD_SITE) { kd_host::sync_block(false, "__syncthreads", {file, line}); }
 
 inline int __syncthreads_count(int predicate, KD_SITE)
 {
-    return kd_host::barrier_sync(0, kd_host::current->block->count, predicate != 0, "__syncthreads_count", {file, line});
+    return kd_host::sync_block(predicate != 0, "__syncthreads_count", {file, line});
 }
 
 inline int __syncthreads_or(int predicate, KD_SITE)
 {
-    return kd_host::barrier_sync(0, kd_host::current->block->count, predicate != 0, "__syncthreads_or", {file, line}) > 0;
+    return kd_host::sync_block(predicate != 0, "__syncthreads_or", {file, line}) > 0;
 }
 
 inline int __syncthreads_and(int predicate, KD_SITE)
 {
-    const int all = kd_host::current->block->count;
-    return kd_host::barrier_sync(0, all, predicate != 0, "__syncthreads_and", {file, line}) == all;
+    return kd_host::sync_block(predicate == 0, "__syncthreads_and", {file, line}) == 0;
 }
 
 namespace kd_host {
@@ -172,7 +178,8 @@ inline int __all_sync(unsigned mask, int predicate, KD_SITE)
 template <class T>
 inline unsigned __match_any_sync(unsigned mask, T value, KD_SITE)
 {
-    return unsigned(kd_host::meet("__match_any_sync", kd_host::combine_match, mask, kd_host::pattern(value), {file, line}).result);
+    const unsigned long long bits = kd_host::pattern(value);
+    return unsigned(kd_host::meet("__match_any_sync", kd_host::combine_match, mask, bits, {file, line}).result);
 }
 
 template <class T>
