@@ -25,14 +25,14 @@ STATUS_BAD_TARGET = 1 << 3
 """Status bit 3: the target token at a visited node is out of range."""
 
 STATUS_CAPACITY = 1 << 4
-"""Status bit 4: a missing page or a full row; nothing was moved."""
+"""Status bit 4: no room (a missing page, a full row: nothing moved; more nodes than slots: cut)."""
 
 STATUS_TEXT = {
     STATUS_NON_FINITE: "NaN or +inf in the input",
     STATUS_UNSORTED: "a row of log-probs is not descending, or holds a value above 0",
     STATUS_BAD_PARENT: "a node's parent is not an earlier node",
     STATUS_BAD_TARGET: "the target token at a visited node is out of range",
-    STATUS_CAPACITY: "a missing page or a full row: nothing was moved",
+    STATUS_CAPACITY: "no room: a missing page or a full row (nothing moved), or more nodes than slots (cut)",
 }
 """What each status bit means, for error messages."""
 

@@ -50,7 +50,7 @@ class DraftTree:
     >>> lp = np.log(np.float32([[[.6, .3], [.5, .4]]]))
     >>> tree, mask, positions = kd.tree_build(np.int32([[[7, 8], [9, 5]]]), lp, [1], budget=3)
     >>> tree.parents[0].tolist(), tree.tokens[0].tolist()
-    ([-1, 0, 0, 1], [1, 7, 8, 9])
+    ([-1, 0, 1, 0], [1, 7, 9, 8])
     """
 
     tokens: Array

@@ -117,9 +117,8 @@ def draw_tree(
         import matplotlib.pyplot as plt
 
         leaves = sum(not c for c in children)
-        _, ax = plt.subplots(
-            figsize=(1.5 * (int(depths[:n].max(initial=0)) + 2), 0.6 + 0.26 * max(3, leaves))
-        )
+        width = min(24.0, 1.5 * (int(depths[:n].max(initial=0)) + 2))
+        _, ax = plt.subplots(figsize=(width, min(30.0, 0.6 + 0.26 * max(3, leaves))))
     accepted = _path_nodes(path, n)
     height = ax.get_position().height * ax.figure.get_size_inches()[1] * 72  # points
     font = min(_LARGEST_FONT, 0.85 * height / (rows.max(initial=0) + 1.6)) if n else _LARGEST_FONT
