@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import checks, numpy_backend
+from . import checks, numpy_backend, verify_attn_launch
+from .library import resolve
 from .refs import verify_attn as reference
 
 Array = Any
@@ -107,7 +108,17 @@ def verify_attn(
     check_splits(splits)
     batch, slots, heads, _ = q.shape
     targets = None if out is None else check_out(out, batch, slots, heads, checks.dtype_name(q))
-    numpy_backend.require("verify_attn", library, arguments._asdict() | {"scale": None})
+    run = resolve(library, {name: value for name, value in arguments._asdict().items() if name != "scale"})
+    if run.backend != "numpy":
+        if check:
+            check_values(arguments)
+        if targets is None:
+            targets = (
+                run.empty((batch, slots, heads, 512), checks.dtype_name(q)),
+                run.empty((batch, slots, heads), "float32"),
+            )
+        verify_attn_launch.launch(run, arguments, splits, *targets)
+        return Attention(*targets)
     check_values(arguments)
     ref = reference.verify_attn(
         *arguments[:5], scale=arguments.scale, counts=arguments.counts, page_table=arguments.page_table

@@ -1,0 +1,205 @@
+"""How verify_attn runs on a device or on the host: which kernel, how it is cut, what scratch it needs.
+
+``kernels_cu/verify_attn.cu`` explains the kernels.  Everything here follows from shapes and from the card;
+lengths and counts stay on the device, where the blocks divide the work themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .library import arrays
+
+if TYPE_CHECKING:
+    from .library import Run
+
+Array = Any
+FILE = "verify_attn.cu"
+LATENT, WIDTH, UNIT = 512, 576, 16
+FIXED_CHUNK = 512
+"""KV rows of a chunk with ``splits="fixed"``."""
+LEAST_UNITS = 8
+"""Fewest units of KV rows that are worth a block of their own."""
+HOST_BLOCKS = 5
+"""Blocks on the host: few, but enough that tiles are cut."""
+CXX = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
+
+
+class Variant(NamedTuple):
+    """One tensor-core kernel: 16 * ``tiles`` rows a group of four warps, ``groups`` of them a block."""
+
+    kernel: str
+    tiles: int
+    groups: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of a block."""
+        return 16 * self.tiles * self.groups
+
+    def shared_bytes(self, stages: int) -> int:
+        """Dynamic shared memory: ``Layout::bytes`` of verify_attn_tile.cuh."""
+        pitch = 2 * WIDTH + 16
+        scores = 4 * 3 * 512 if self.tiles == 2 else 2 * 4 * 512
+        group = 2 * (scores + 16 * self.tiles * (48 + 4))
+        rope = self.rows * (2 * (WIDTH - LATENT) + 16)
+        return stages * UNIT * pitch + self.groups * group + rope + (2 * stages + 2) * 8 + 96
+
+
+ROWS64 = Variant("verify_attn_rows64", 2, 2)
+ROWS32 = Variant("verify_attn_rows32", 2, 1)
+ROWS16 = Variant("verify_attn_rows16", 1, 1)
+COMBINE_ROWS = 128
+
+
+@dataclass(frozen=True)
+class Card:
+    """What the choices depend on: multiprocessors, shared memory of a block and of a multiprocessor."""
+
+    multiprocessors: int
+    block_shared: int
+    shared: int
+
+
+@lru_cache(maxsize=16)
+def card(device: int | None) -> Card:
+    """Return the card with ordinal ``device``; for the host one that forces cut tiles."""
+    if device is None:
+        return Card(HOST_BLOCKS, 101_376, 102_400)
+    import cupy
+
+    told = cupy.cuda.Device(device).attributes
+    return Card(
+        told["MultiProcessorCount"],
+        told["MaxSharedMemoryPerBlockOptin"],
+        told["MaxSharedMemoryPerMultiprocessor"],
+    )
+
+
+def variant_for(rows: int, splits: int | str) -> Variant:
+    """Return the kernel for ``rows`` (node, head) pairs; one kernel for all if results must not depend on N."""
+    if splits == "fixed" or rows > ROWS32.rows:
+        return ROWS64
+    return ROWS32 if rows > ROWS16.rows else ROWS16
+
+
+def stages_and_blocks(variant: Variant, on: Card) -> tuple[int, int]:
+    """Return units in the ring and blocks per multiprocessor: two small blocks if three units fit for each."""
+    wanted = 2 if variant.groups == 1 else 1
+    for blocks in range(wanted, 0, -1):
+        room = min(on.block_shared, on.shared // blocks - 1024)
+        for stages in range(8, 2, -1):
+            if variant.shared_bytes(stages) <= room:
+                return stages, blocks
+    raise ValueError(
+        f"{variant.kernel} needs {variant.shared_bytes(3)} bytes of shared memory, this card has less"
+    )
+
+
+class Cut(NamedTuple):
+    """How the work is divided: arguments of the kernel, blocks, slots for partial results."""
+
+    chunk_units: int
+    most_chunks: int
+    blocks: int
+    slots: int
+
+
+def cut(splits: int | str, batch: int, tiles: int, most_rows: int, blocks: int) -> Cut:
+    """Divide ``batch`` x ``tiles`` tiles over ``blocks`` blocks; ``most_rows`` KV rows fit the cache."""
+    if splits == "auto":
+        return Cut(0, 0, blocks, 2 * blocks)
+    if splits == "fixed":
+        chunk, chunks = FIXED_CHUNK // UNIT, max(1, math.ceil(most_rows / FIXED_CHUNK))
+    else:
+        chunk, chunks = -splits, splits
+    slots = batch * tiles * chunks
+    return Cut(chunk, chunks, min(slots, blocks), slots if chunks > 1 else 1)
+
+
+class _Scratch:
+    """Scratch memory kept for each device and stream, so that a captured graph finds it again."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Any, ...], list[Array]] = {}
+
+    def take(self, run: Run, stream: int, name: str, size: int, dtype: str) -> Array:
+        """Return at least ``size`` numbers; older, smaller arrays stay alive for graphs that hold them."""
+        if run.device is None:
+            return run.empty((size,), dtype)
+        kept = self._kept.setdefault((run.kind, run.device, stream, name), [])
+        if not kept or kept[-1].shape[0] < size:
+            kept.append(run.empty((size,), dtype))
+        return kept[-1]
+
+
+_SCRATCH = _Scratch()
+
+
+def current_stream(run: Run, array: Array) -> int:
+    """Return the stream that launches go to, as a number; 0 on the host."""
+    if run.device is None:
+        return 0
+    found = arrays.torch_stream([arrays.handle(array)])
+    if found is not None:
+        return found
+    import cupy
+
+    return cupy.cuda.get_current_stream().ptr
+
+
+def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) -> None:
+    """Run the kernels into ``out`` and ``lse``; does not wait for the device."""
+    q = arguments.q
+    batch, nodes, heads, _ = q.shape
+    if 0 in q.shape:
+        return
+    dtype = arrays.handle(q).dtype
+    kind = CXX[dtype]
+    defines: dict[str, Any] = {} if dtype == "bfloat16" else {"KD_QUERY": kind}
+    rows_of = arguments.cache.shape[1]
+    pages = 1 if arguments.page_table is None else arguments.page_table.shape[1]
+    words = arguments.mask.shape[2]
+    stride = np.int64(rows_of * WIDTH)
+    inputs = (q, arguments.cache, arguments.tree_kv, arguments.mask, arguments.lengths, arguments.counts,
+              arguments.page_table, out, lse)  # fmt: skip
+    if dtype == "float32":
+        exact = (*inputs, nodes, heads, words, stride, rows_of, pages, np.float32(arguments.scale))
+        run.launch(
+            FILE, "verify_attn_v1", (nodes * heads, batch), 128, exact, defines=defines | {"KD_EXACT_ONLY": 1}
+        )
+        return
+    for name, array in zip(("q", "cache", "tree_kv"), inputs, strict=False):
+        if array is not None and arrays.handle(array).pointer % 16:
+            raise ValueError(
+                f"{name}: got an array that does not start at a multiple of 16 bytes, wanted one"
+            )
+    variant, on = variant_for(nodes * heads, splits), card(run.device)
+    stages, each = stages_and_blocks(variant, on)
+    stages = int(run.library.defines.get("KD_STAGES", stages))
+    tiles = math.ceil(nodes * heads / variant.rows)
+    plan = cut(splits, batch, tiles, pages * rows_of + nodes, each * on.multiprocessors)
+    stream = current_stream(run, q)
+    take = lambda name, size, dtype: _SCRATCH.take(run, stream, name, size, dtype)  # noqa: E731
+    partial = take("partial", plan.slots * variant.rows * LATENT, "float32")
+    partial_lse = take("partial_lse", plan.slots * variant.rows, "float32")
+    table = take("table", batch * tiles * 4, "int32")
+    least = int(run.library.defines.get("KD_LEAST_UNITS", LEAST_UNITS))
+    run.launch(
+        FILE, variant.kernel, plan.blocks, 128 * variant.groups,
+        (*inputs, partial, partial_lse, table, batch, nodes, heads, words, stride, rows_of, pages,
+         plan.chunk_units, plan.most_chunks, least, np.float32(arguments.scale * math.log2(math.e))),
+        shared_bytes=variant.shared_bytes(stages), defines=defines | {"KD_STAGES": stages},
+    )  # fmt: skip
+    if plan.most_chunks == 1 and arguments.counts is None:
+        return
+    run.launch(
+        FILE, "verify_attn_combine", (nodes * heads, batch), COMBINE_ROWS,
+        (partial, partial_lse, table, arguments.counts, out, lse, nodes, heads, variant.rows),
+        defines=defines | {"KD_STAGES": stages},
+    )  # fmt: skip

@@ -1,0 +1,141 @@
+// verify_attn.cu: what does every tree node read from the prefix and from its ancestors?  Absorbed MLA attention.
+//
+// Algorithm  rows = (node, head) pairs of a request; all share one KV row per position.  Online softmax over KV rows.
+//   verify_attn_v1      one block a row, float32 arithmetic, reads like the formula; the exact mode of float32 inputs
+//   verify_attn_rows64  tensor cores, 64 rows a block (verify_attn_tile.cuh); _rows32, _rows16 for few rows
+//   verify_attn_combine joins the partial results of tiles that were cut (verify_attn_work.cuh)
+// Inputs     q        (b, N, H, 576)  KD_QUERY      cache (b, S, 576) or (pages, page_size, 576) with page_table
+//            tree_kv  (b, N, 576) or null: node i is position lengths[b] + i of the cache
+//            mask     (b, N, words) uint32, words = ceil(N / 32); bit j of row i: node i sees node j
+//            lengths, counts (b) int32; counts null: all N nodes are real; page_table (b, most_pages) int32 or null
+// Outputs    out      (b, N, H, 512)  KD_OUT        lse   (b, N, H) float32, natural logarithm
+//            rows from counts[b] on, and rows that see nothing: 0 and -inf (the combining kernel writes the former)
+//            partial (slots, tile_rows, 512), partial_lse (slots, tile_rows) float32, table (b, tiles, 4) int32: scratch
+// Launch     v1: grid (N * H, b), block 128.  rowsR: any grid (one block per SM and per 128 threads there is best),
+//            block 256 (R = 64) or 128, dynamic shared Layout::bytes.  combine: grid (N * H, b), block 128
+// Numerics   scores and sums float32, weights rounded to KD_QUERY, true -inf for what is masked.  Fixed order of
+//            sums: bit-identical repeats; with chunk_units > 0 a row does not depend on N or on other requests
+// Bytes      the KV rows once per tile of rows (from L2 mostly), q once, out once
+#include "verify_attn_tile.cuh"
+
+// ---- v1: the formula ----
+
+// Dot product of `a` in shared memory with a row in global memory; every lane of the warp gets the sum.
+template <class T>
+__device__ __forceinline__ float warp_dot(const float* a, const T* row)
+{
+    float sum = 0.0f;
+    for (int i = lane_id(); i < kd_width; i += 32) sum = fmaf(a[i], to_float(row[i]), sum);
+    return warp_sum(sum);
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+verify_attn_v1(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ cache, const KD_CACHE* __restrict__ tree_kv,
+               const unsigned* __restrict__ mask, const int* __restrict__ lengths, const int* __restrict__ counts,
+               const int* __restrict__ page_table, KD_OUT* __restrict__ out, float* __restrict__ lse, int nodes, int heads,
+               int words, long long page_stride, int page_size, int most_pages, float scale)
+{
+    constexpr int threads = 128, each = KD_LATENT / threads, step = 32;
+    __shared__ float q_row[kd_width], weight[step];
+    const int row = blockIdx.x, node = row / heads, b = blockIdx.y, t = threadIdx.x;
+    const int real = counts ? min(max(counts[b], 0), nodes) : nodes, length = max(lengths[b], 0);
+    const long long at = (long long)b * nodes * heads + row;
+    const KvRows<KD_CACHE> kv = kv_rows(cache, tree_kv, page_table, page_stride, page_size, most_pages, b, length, nodes, real);
+    const unsigned* seen_words = mask + ((long long)b * nodes + node) * words;
+    for (int i = t; i < kd_width; i += threads) q_row[i] = node < real ? to_float(q[at * kd_width + i]) : 0.0f;
+    float most = -KD_INFINITY, sum = 0.0f, o[each] = {};
+    for (int begin = 0; node < real && begin < kv.total; begin += step) {
+        __syncthreads();
+        for (int j = t / 32; j < step; j += threads / 32) {   // one warp a KV row
+            const bool seen = visible_rows(seen_words, words, begin, length, kv.total) >> j & 1u;
+            const float score = seen ? scale * warp_dot(q_row, kv.row(begin + j)) : -KD_INFINITY;
+            if (lane_id() == 0) weight[j] = score;
+        }
+        __syncthreads();
+        float now = most;
+        for (int j = 0; j < step; ++j) now = fmaxf(now, weight[j]);
+        if (now == -KD_INFINITY) continue;                    // nothing seen yet
+        const float keep = expf(most - now);
+        most = now, sum *= keep;
+        for (int e = 0; e < each; ++e) o[e] *= keep;
+        for (int j = 0; j < step; ++j) {
+            if (weight[j] == -KD_INFINITY) continue;          // never read what is not seen: it may hold anything
+            const float p = expf(weight[j] - now);
+            const KD_CACHE* value = kv.row(begin + j);
+            sum += p;
+            for (int e = 0; e < each; ++e) o[e] = fmaf(p, to_float(value[t + threads * e]), o[e]);
+        }
+    }
+    for (int e = 0; e < each; ++e) out[at * KD_LATENT + t + threads * e] = from_float<KD_OUT>(sum > 0.0f ? o[e] / sum : 0.0f);
+    if (t == 0) lse[at] = sum > 0.0f ? most + logf(sum) : -KD_INFINITY;
+}
+
+// ---- tensor cores ----
+#ifndef KD_EXACT_ONLY      // float32 inputs have v1 alone
+
+#define KD_TILE_KERNEL(name, MT, GROUPS)                                                                                \
+    extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1)                                                       \
+    name(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ cache, const KD_CACHE* __restrict__ tree_kv,      \
+         const unsigned* __restrict__ mask, const int* __restrict__ lengths, const int* __restrict__ counts,            \
+         const int* __restrict__ page_table, KD_OUT* __restrict__ out, float* __restrict__ lse,                         \
+         float* __restrict__ partial, float* __restrict__ partial_lse, int* __restrict__ table, int size, int nodes,    \
+         int heads, int words, long long page_stride, int page_size, int most_pages, int chunk_units, int most_chunks,  \
+         int least_units, float scale_log2)                                                                             \
+    {                                                                                                                   \
+        DYN_SHARED(unsigned char, shared);                                                                              \
+        constexpr int rows = Layout<MT, GROUPS>::rows;                                                                  \
+        const Call<KD_QUERY, KD_OUT> call = {                                                                           \
+            q, cache, tree_kv, mask, page_table, out, lse, partial, partial_lse, reinterpret_cast<int4*>(table),        \
+            {lengths, counts, size, nodes, heads, rows, ceil_div(nodes * heads, rows), chunk_units, most_chunks, least_units}, \
+            words, page_size, most_pages, page_stride, scale_log2};                                                     \
+        Tile<KD_QUERY, KD_OUT, MT, GROUPS>(call, shared).run();                                                         \
+    }
+KD_TILE_KERNEL(verify_attn_rows64, 2, 2)
+KD_TILE_KERNEL(verify_attn_rows32, 2, 1)
+KD_TILE_KERNEL(verify_attn_rows16, 1, 1)
+#undef KD_TILE_KERNEL
+
+#endif
+
+// ---- partial results ----
+
+// Weight of a partial result whose log-sum (base 2) is `log_sum`; a partial result that saw nothing has none.
+__device__ __forceinline__ float piece_weight(float log_sum, float most) { return most == -KD_INFINITY ? 0.0f : fast_exp2(log_sum - most); }
+
+extern "C" __global__ void __launch_bounds__(128)
+verify_attn_combine(const float* __restrict__ partial, const float* __restrict__ partial_lse, const int* __restrict__ table,
+                    const int* __restrict__ counts, KD_OUT* __restrict__ out, float* __restrict__ lse, int nodes, int heads,
+                    int tile_rows)
+{
+    constexpr int threads = 128, each = KD_LATENT / threads;
+    __shared__ float weight[threads], scratch[threads / 32];
+    const int row = blockIdx.x, b = blockIdx.y, t = threadIdx.x;
+    const long long at = (long long)b * nodes * heads + row;
+    if (counts && row >= min(max(counts[b], 0), nodes) * heads) {
+        for (int e = 0; e < each; ++e) out[at * KD_LATENT + t + threads * e] = from_float<KD_OUT>(0.0f);
+        if (t == 0) lse[at] = -KD_INFINITY;
+        return;
+    }
+    const int tile = row / tile_rows;
+    const int4 note = reinterpret_cast<const int4*>(table)[(long long)b * ceil_div(nodes * heads, tile_rows) + tile];
+    const int first = note.x, pieces = note.y, distance = note.z;
+    if (pieces <= 1) return;                                  // written by the block that had the whole tile
+    auto place = [&](int i) { return (long long)(i ? first + distance * i - (distance - 1) : first) * tile_rows + row % tile_rows; };
+    float most = -KD_INFINITY;
+    for (int i = t; i < pieces; i += threads) most = fmaxf(most, partial_lse[place(i)]);
+    most = block_max(most, scratch);
+    float sum = 0.0f, o[each] = {};
+    for (int begin = 0; begin < pieces; begin += threads) {
+        __syncthreads();
+        if (begin + t < pieces) weight[t] = piece_weight(partial_lse[place(begin + t)], most);
+        __syncthreads();
+        for (int i = 0; i < threads && begin + i < pieces; ++i) {
+            if (weight[i] == 0.0f) continue;
+            sum += weight[i];
+            const float* from = partial + place(begin + i) * KD_LATENT;
+            for (int e = 0; e < each; ++e) o[e] = fmaf(weight[i], from[t + threads * e], o[e]);
+        }
+    }
+    for (int e = 0; e < each; ++e) out[at * KD_LATENT + t + threads * e] = from_float<KD_OUT>(sum > 0.0f ? o[e] / sum : 0.0f);
+    if (t == 0) lse[at] = sum > 0.0f ? (most + fast_log2(sum)) * 0.6931471805599453f : -KD_INFINITY;
+}

@@ -1,0 +1,117 @@
+// verify_attn_loop.cuh: second half of struct Tile: the loop over units, what is written, the loop over segments.
+
+    __device__ __forceinline__ int own_row() const   // in the tile
+    {
+        return group * L::group_rows + block * 8 + (lane >> 2);
+    }
+
+    // Bit j: this lane's row sees KV row 16 * u + j.
+    __device__ __forceinline__ unsigned visible(int u) const
+    {
+        const Item& it = item();
+        if ((u + 1) * KD_UNIT <= it.length) return ~0u;
+        const int node = min((it.segment.tile * L::rows + own_row()) / call.batch.heads, call.batch.nodes - 1);
+        const unsigned* words = call.mask + ((long long)it.segment.request * call.batch.nodes + node) * call.words;
+        return visible_rows(words, call.words, u * KD_UNIT, it.length, it.total);
+    }
+
+    __device__ __forceinline__ void run_units()
+    {
+        const int end = item().segment.end;
+        int u = item().segment.begin;
+        for (int i = 0, to = stage, parity = phase; i < KD_STAGES - 1 && u + i < end; ++i) {
+            copy_unit(u + i, to, parity);
+            if (++to == KD_STAGES) to = 0, parity ^= 1;
+        }
+        mbarrier_wait(full(stage), phase);
+        multiply_qk(stage);
+        hand_over_scores(u & 1);
+        named_barrier_or(1 + group, 128, false);
+#pragma unroll 1
+        for (; u < end; ++u) {
+            const int turn = u & 1, at = stage, parity = phase;
+            if (++stage == KD_STAGES) stage = 0, phase ^= 1;
+            const bool moved = softmax(turn, visible(u));
+            if (u + 1 < end) {
+                mbarrier_wait(full(stage), phase);
+                multiply_qk(stage);
+                hand_over_scores(turn ^ 1);
+            }
+            const bool any_moved = named_barrier_or(1 + group, 128, moved);
+            if (u + KD_STAGES - 1 < end)    // into the place of the unit before this one
+                copy_unit(u + KD_STAGES - 1, at ? at - 1 : KD_STAGES - 1, at ? parity ^ 1 : parity);
+            if (any_moved) scale_result(turn);
+            multiply_pv(at, turn);
+            __syncwarp();
+            if (lane == 0) mbarrier_arrive(empty(at));
+        }
+    }
+
+    // Divide by the sum of weights; write log-sums; store the quarter of the result.
+    __device__ __forceinline__ void finish()
+    {
+        row_sum += __shfl_xor_sync(KD_FULL_MASK, row_sum, 1);
+        row_sum += __shfl_xor_sync(KD_FULL_MASK, row_sum, 2);
+        named_barrier_or(1 + group, 128, false);    // the last factors have been read
+        const Item& it = item();
+        const int heads = call.batch.heads, slot = it.segment.slot, first = it.segment.tile * L::rows;
+        const long long request_rows = (long long)it.segment.request * call.batch.nodes * heads;
+        if ((MT == 2 || quarter < 2) && (lane & 3) == 0) {
+            scale_slot(0, lane >> 2)[block] = row_sum > 0.0f ? 1.0f / row_sum : 0.0f;
+            const float log_sum = row_sum > 0.0f ? row_max + fast_log2(row_sum) : -KD_INFINITY;
+            if (slot >= 0) call.partial_lse[(long long)slot * L::rows + own_row()] = log_sum;
+            else if (first + own_row() < it.real * heads) call.lse[request_rows + first + own_row()] = log_sum * 0.6931471805599453f;
+        }
+        named_barrier_or(1 + group, 128, false);
+        scale_result(0);
+        const int column = quarter * L::latent + 2 * (lane & 3);
+#pragma unroll
+        for (int i = 0; i < 2 * MT; ++i) {
+            const int row = group * L::group_rows + 8 * i + (lane >> 2);
+            if (slot >= 0) {
+                float* to = call.partial + ((long long)slot * L::rows + row) * KD_LATENT + column;
+#pragma unroll
+                for (int c = 0; c < columns; ++c)
+                    *reinterpret_cast<float2*>(to + 8 * c) = make_float2(o[i >> 1][c][2 * (i & 1)], o[i >> 1][c][2 * (i & 1) + 1]);
+            } else if (first + row < it.real * heads) {
+                Out* to = call.out + (request_rows + first + row) * KD_LATENT + column;
+#pragma unroll
+                for (int c = 0; c < columns; ++c) store_pair(to + 8 * c, o[i >> 1][c][2 * (i & 1)], o[i >> 1][c][2 * (i & 1) + 1]);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void run()
+    {
+        if (threadIdx.x == 0) {
+            for (int i = 0; i < KD_STAGES; ++i) mbarrier_init(full(i), arrivals(KD_UNIT)), mbarrier_init(empty(i), L::warps);
+            mbarrier_init(q_full(), arrivals(L::rows));
+        }
+        if (threadIdx.x == 0) item().q_phase = 1;
+        if (warp == 0) first_work(call.batch, item().segment);
+        for (;;) {
+            fence_async_proxy();     // scores were ordinary stores; Q comes over them by the copy engine
+            __syncthreads();
+            if (warp == 0) {
+                next_work(call.batch, call.table, item().segment);
+                __syncwarp();
+                const int b = item().segment.request;
+                if (lane == 0 && item().segment.active) {
+                    item().length = max(call.batch.lengths[b], 0), item().real = call.batch.real_nodes(b);
+                    item().total = item().length + item().real, item().q_phase ^= 1;
+                }
+            }
+            __syncthreads();
+            if (!item().segment.active) return;
+            lane = renewed(lane), warp = renewed(warp);   // addresses are worth less than the registers they would hold
+            group = warp >> 2, quarter = warp & 3, block = quarter & (2 * MT - 1);
+            row_max = kd_least, row_sum = 0.0f;
+#pragma unroll
+            for (int m = 0; m < MT; ++m)
+#pragma unroll
+                for (int j = 0; j < 4 * columns; ++j) o[m][j >> 2][j & 3] = 0.0f;
+            load_q();
+            run_units();
+            finish();
+        }
+    }

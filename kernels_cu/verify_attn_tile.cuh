@@ -1,0 +1,289 @@
+// verify_attn_tile.cuh: attention of one tile of query rows, on the tensor cores.
+//
+// A group is four warps and 16 * MT query rows.  Warp w of a group owns a quarter of the latent numbers (and of the
+// rotary ones): it multiplies that quarter of Q and K, so scores are sums over the four warps, exchanged through
+// shared memory; and it owns that quarter of the result.  So each 16-byte piece of a KV row is read from shared
+// memory once as key and once as value by one warp of a group, and serves all 16 * MT rows.
+//
+//   registers  Q quarter (latent), result quarter O in float, one 16-row score tile
+//   shared     ring of KD_STAGES units of 16 KV rows, shared by GROUPS groups | scores, weights, scales, twice each
+//
+// One step = one unit; with one barrier of the group in it:
+//   softmax of unit i (each warp: 8 rows)  |  Q K of unit i+1  |  barrier  |  copy of unit i+KD_STAGES-1  |  P V of unit i
+#ifndef KD_VERIFY_ATTN_TILE_CUH
+#define KD_VERIFY_ATTN_TILE_CUH
+
+#include "async_copy.cuh"
+#include "verify_attn_kv.cuh"
+#include "verify_attn_work.cuh"
+
+#ifndef KD_STAGES
+#define KD_STAGES 3       // units of 16 rows in the ring, at least 3
+#endif
+#ifndef KD_LAZY
+#define KD_LAZY 8.0f      // the running maximum moves when a score is larger by this many powers of two
+#endif
+
+constexpr float kd_least = -1e30f;   // start of a running maximum: finite, so that -inf - maximum is no NaN
+
+template <class T, class Out>
+struct Call {
+    const T *q, *cache, *tree;
+    const unsigned* mask;
+    const int* pages;
+    Out* out;
+    float *lse, *partial, *partial_lse;
+    int4* table;
+    Batch batch;
+    int words, page_size, most_pages;
+    long long page_stride;
+    float scale;                     // of q.k, times log2(e): scores are in powers of two
+};
+
+struct Item {                        // the segment being worked on, in shared memory
+    Segment segment;
+    int length, total, real, q_phase;
+};
+
+template <int MT, int GROUPS>
+struct Layout {
+    static constexpr int warps = 4 * GROUPS, threads = 32 * warps, group_rows = 16 * MT, rows = group_rows * GROUPS;
+    static constexpr int latent = KD_LATENT / 4, rope = KD_ROPE / 4;               // of one warp
+    static constexpr int row_bytes = 2 * kd_width, pitch = row_bytes + 16;         // pitch / 16 is odd: no bank conflicts
+    static constexpr int rope_pitch = 2 * KD_ROPE + 16, weight_pitch = 48;
+    static constexpr int score_bytes = MT == 2 ? 4 * 3 * 512 : 2 * 4 * 512;        // owners x others x a quarter's scores
+    static constexpr int ring = 0, scores = KD_STAGES * KD_UNIT * pitch;
+    static constexpr int weights = scores + GROUPS * 2 * score_bytes;
+    static constexpr int scales = weights + GROUPS * 2 * group_rows * weight_pitch;
+    static constexpr int rope_q = scales + GROUPS * 2 * group_rows * 4;
+    static constexpr int barriers = rope_q + rows * rope_pitch;                    // full, then empty, then Q
+    static constexpr int item = barriers + (2 * KD_STAGES + 2) * 8;
+    static constexpr int bytes = item + 96;
+    static_assert(KD_UNIT == 16 && KD_STAGES >= 3, "a unit is one tensor-core tile; the ring holds three in use");
+    static_assert(KD_LATENT % 64 == 0 && KD_ROPE % 64 == 0 && pitch / 16 % 2 == 1, "quarters are tensor-core tiles");
+    static_assert(rows * pitch <= weights, "Q passes through the ring and the scores");
+    static_assert(sizeof(Item) <= 96, "room for the item");
+};
+
+template <class T, class Out, int MT, int GROUPS>
+struct Tile {
+    using L = Layout<MT, GROUPS>;
+    static constexpr int steps = L::latent / 16, rope_steps = L::rope / 16, columns = L::latent / 8;
+
+    const Call<T, Out>& call;
+    unsigned char* const shared;
+    const shared_address base;
+    int lane, warp, group, quarter, block;   // block: which 8 rows of the group this warp takes the softmax of
+    int stage, phase;      // place in the ring of the unit whose scores come next, and its parity
+    float o[MT][columns][4];         // result, not yet divided by the sum of weights
+    unsigned q[MT][steps][4];
+    float s[MT][2][4], own[4];       // scores: of this warp's quarter; its own 8 rows
+    float row_max, row_sum;
+
+    __device__ __forceinline__ Tile(const Call<T, Out>& call, unsigned char* shared)
+        : call(call), shared(shared), base(shared_pointer(shared)), lane(lane_id()),
+          warp(__shfl_sync(KD_FULL_MASK, warp_id(), 0)), stage(0), phase(0) {}
+
+    __device__ __forceinline__ Item& item() const { return *reinterpret_cast<Item*>(shared + L::item); }
+    __device__ __forceinline__ shared_address full(int i) const { return base + L::barriers + 8 * i; }
+    __device__ __forceinline__ shared_address empty(int i) const { return base + L::barriers + 8 * (KD_STAGES + i); }
+    __device__ __forceinline__ shared_address q_full() const { return base + L::barriers + 16 * KD_STAGES; }
+    __device__ __forceinline__ shared_address unit(int i) const { return base + L::ring + i * (KD_UNIT * L::pitch); }
+
+    // ---- copies ----
+
+    __device__ static constexpr int arrivals(int rows) { return KD_BULK_COPY ? rows : L::threads; }
+
+    // Copy `rows` rows to `to`; row_at(i) says where row i lies.  All warps call it.
+    template <int rows, class RowAt>
+    __device__ __forceinline__ void copy_rows(shared_address to, shared_address barrier, RowAt row_at) const
+    {
+#if KD_BULK_COPY
+        constexpr int each = rows / L::warps;
+        if (lane < each) {
+            const int i = warp * each + lane;
+            bulk_copy_arrive(to + i * L::pitch, row_at(i), L::row_bytes, barrier);
+        }
+#else
+        constexpr int threads = L::threads / rows;   // of one row
+        const int thread = 32 * warp + lane, i = thread / threads, first = thread % threads;
+        const char* from = reinterpret_cast<const char*>(row_at(i));
+#pragma unroll
+        for (int c = 0; c < L::row_bytes / 16; c += threads)
+            if (c + first < L::row_bytes / 16) copy_async_16(to + i * L::pitch + 16 * (c + first), from + 16 * (c + first));
+        copy_async_arrive(barrier);
+#endif
+    }
+
+    // Rows from `total` on are copies of the last real one: finite, and masked.
+    __device__ __forceinline__ void copy_unit(int u, int to, int parity) const
+    {
+        mbarrier_wait(empty(to), parity ^ 1);
+        const Item& it = item();
+        const KvRows<T> kv = kv_rows(call.cache, call.tree, call.pages, call.page_stride, call.page_size, call.most_pages,
+                                     it.segment.request, it.length, call.batch.nodes, it.real);
+        copy_rows<KD_UNIT>(unit(to), full(to), [&](int i) { return kv.row(min(u * KD_UNIT + i, kv.total - 1)); });
+    }
+
+    // Row i of warp's fragments is row i ^ (8 * block) of the group, so that its own 8 rows come first.
+    __device__ __forceinline__ int fragment_row(int m) const
+    {
+        return group * L::group_rows + ((2 * m + (lane >> 3 & 1)) ^ block) * 8 + (lane & 7);
+    }
+
+    __device__ __forceinline__ void load_q()
+    {
+        const Item& it = item();
+        const int heads = call.batch.heads, last = it.real * heads - 1, first = it.segment.tile * L::rows;
+        const T* q_rows = call.q + (long long)it.segment.request * call.batch.nodes * heads * kd_width;
+        copy_rows<L::rows>(base, q_full(), [&](int i) { return q_rows + (long long)min(first + i, last) * kd_width; });
+        mbarrier_wait(q_full(), it.q_phase);
+#pragma unroll
+        for (int m = 0; m < MT; ++m)
+#pragma unroll
+            for (int k = 0; k < steps; ++k)
+                ldmatrix_x4(q[m][k], base + fragment_row(m) * L::pitch + 2 * (quarter * L::latent + 16 * k) + (lane >> 4) * 16);
+#pragma unroll 1
+        for (int i = 32 * warp + lane; i < L::rows * (KD_ROPE / 8); i += L::threads) {
+            const int row = i / (KD_ROPE / 8), c = i % (KD_ROPE / 8);
+            *reinterpret_cast<int4*>(shared + L::rope_q + row * L::rope_pitch + 16 * c) =
+                *reinterpret_cast<const int4*>(shared + row * L::pitch + 2 * KD_LATENT + 16 * c);
+        }
+        fence_async_proxy();
+        __syncthreads();             // Q is out of the ring
+    }
+
+    // ---- scores ----
+
+    __device__ __forceinline__ void multiply_qk(int at)
+    {
+#pragma unroll
+        for (int m = 0; m < MT; ++m)
+#pragma unroll
+            for (int j = 0; j < 8; ++j) s[m][j >> 2][j & 3] = 0.0f;
+        const shared_address rows = unit(at) + ((lane & 7) + (lane >> 4) * 8) * L::pitch + (lane >> 3 & 1) * 16;
+        const shared_address latent = rows + 2 * quarter * L::latent, rope = rows + 2 * (KD_LATENT + quarter * L::rope);
+        unsigned k[2][4];
+        ldmatrix_x4(k[0], rope_steps ? rope : latent);
+#pragma unroll
+        for (int step = 0; step < rope_steps + steps; ++step) {   // rotary numbers first: their Q comes from shared memory
+            const int next = step + 1;
+            if (next < rope_steps + steps)
+                ldmatrix_x4(k[next & 1], next < rope_steps ? rope + 32 * next : latent + 32 * (next - rope_steps));
+#pragma unroll
+            for (int m = 0; m < MT; ++m) {
+                unsigned rope_a[4];
+                if (step < rope_steps)
+                    ldmatrix_x4(rope_a, base + L::rope_q + fragment_row(m) * L::rope_pitch + 2 * (quarter * L::rope + 16 * step) + (lane >> 4) * 16);
+                const unsigned(&a)[4] = step < rope_steps ? rope_a : q[m][step < rope_steps ? 0 : step - rope_steps];
+                mma_m16n8k16<T>(s[m][0], a, k[step & 1][0], k[step & 1][1]);
+                mma_m16n8k16<T>(s[m][1], a, k[step & 1][2], k[step & 1][3]);
+            }
+        }
+    }
+
+    // Scores of 8 rows from one warp: two planes of 32 lanes x 8 bytes.
+    __device__ __forceinline__ float2* score_slot(int turn, int owner, int source) const
+    {
+        const int slot = MT == 2 ? owner * 3 + (owner ^ source) - 1 : owner * 4 + source;
+        return reinterpret_cast<float2*>(shared + L::scores + (group * 2 + turn) * L::score_bytes + slot * 512) + lane;
+    }
+
+    // Keep the scores of the own 8 rows, hand the others to their owners.
+    __device__ __forceinline__ void hand_over_scores(int turn)
+    {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) own[j] = s[0][j >> 1][j & 1];
+#pragma unroll
+        for (int i = MT == 2 ? 1 : 0; i < 2 * MT; ++i) {
+            float2* slot = score_slot(turn, i ^ block, quarter);
+            slot[0] = make_float2(s[i >> 1][0][2 * (i & 1)], s[i >> 1][0][2 * (i & 1) + 1]);
+            slot[32] = make_float2(s[i >> 1][1][2 * (i & 1)], s[i >> 1][1][2 * (i & 1) + 1]);
+        }
+    }
+
+    // Softmax step of the own 8 rows: lane l has row l / 4, KV rows 2q, 2q+1, 8+2q, 9+2q of the unit (q = l % 4).
+    // Scores are (own + neighbour) + (other two): the same sum whichever warp takes it.
+    __device__ __forceinline__ bool softmax(int turn, unsigned visible)
+    {
+        float x[4];
+        float2 part[3][2];
+#pragma unroll
+        for (int i = 0; i < 3; ++i) {
+            const float2* slot = score_slot(turn, block, quarter ^ (i + 1));
+            part[i][0] = slot[0], part[i][1] = slot[32];
+        }
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            x[2 * j] = (own[2 * j] + part[0][j].x) + (part[1][j].x + part[2][j].x);
+            x[2 * j + 1] = (own[2 * j + 1] + part[0][j].y) + (part[1][j].y + part[2][j].y);
+        }
+        visible >>= 2 * (lane & 3);
+        x[0] = visible & 1u ? x[0] * call.scale : -KD_INFINITY;
+        x[1] = visible & 2u ? x[1] * call.scale : -KD_INFINITY;
+        x[2] = visible & 256u ? x[2] * call.scale : -KD_INFINITY;
+        x[3] = visible & 512u ? x[3] * call.scale : -KD_INFINITY;
+        float most = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
+        most = fmaxf(most, __shfl_xor_sync(KD_FULL_MASK, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(KD_FULL_MASK, most, 2));
+        const float now = most > row_max + KD_LAZY ? most : row_max;
+        const float rescale = fast_exp2(row_max - now);
+        row_max = now;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) x[j] = fast_exp2(x[j] - now);
+        row_sum = row_sum * rescale + ((x[0] + x[1]) + (x[2] + x[3]));
+        if (MT == 2 || quarter < 2) {
+            const int row = (group * 2 + turn) * L::group_rows + block * 8 + (lane >> 2);
+            unsigned* weight = reinterpret_cast<unsigned*>(shared + L::weights + row * L::weight_pitch) + (lane & 3);
+            weight[0] = pack_pair<T>(x[0], x[1]);
+            weight[4] = pack_pair<T>(x[2], x[3]);
+            if ((lane & 3) == 0) scale_slot(turn, lane >> 2)[block] = rescale;
+        }
+        return rescale != 1.0f;
+    }
+
+    // Factors of rows g, 8 + g, ... of the group, side by side.
+    __device__ __forceinline__ float* scale_slot(int turn, int g) const
+    {
+        return reinterpret_cast<float*>(shared + L::scales) + (group * 2 + turn) * L::group_rows + g * (2 * MT);
+    }
+
+    // ---- result ----
+
+    __device__ __forceinline__ void scale_result(int turn)
+    {
+        const float* factor = scale_slot(turn, lane >> 2);
+#pragma unroll
+        for (int m = 0; m < MT; ++m) {
+            const float low = factor[2 * m], high = factor[2 * m + 1];
+#pragma unroll
+            for (int c = 0; c < columns; ++c) {
+                o[m][c][0] *= low, o[m][c][1] *= low;
+                o[m][c][2] *= high, o[m][c][3] *= high;
+            }
+        }
+    }
+
+    __device__ __forceinline__ void multiply_pv(int at, int turn)
+    {
+        const shared_address rows = unit(at) + (lane & 15) * L::pitch + 2 * quarter * L::latent + (lane >> 4) * 16;
+        const shared_address weight = base + L::weights + ((group * 2 + turn) * L::group_rows + (lane & 15)) * L::weight_pitch + (lane >> 4) * 16;
+        unsigned p[MT][4], v[2][4];
+        ldmatrix_x4_trans(v[0], rows);
+#pragma unroll
+        for (int m = 0; m < MT; ++m) ldmatrix_x4(p[m], weight + m * 16 * L::weight_pitch);
+#pragma unroll
+        for (int c = 0; c < columns / 2; ++c) {
+            if (c + 1 < columns / 2) ldmatrix_x4_trans(v[(c + 1) & 1], rows + 32 * (c + 1));
+#pragma unroll
+            for (int m = 0; m < MT; ++m) {
+                mma_m16n8k16<T>(o[m][2 * c], p[m], v[c & 1][0], v[c & 1][1]);
+                mma_m16n8k16<T>(o[m][2 * c + 1], p[m], v[c & 1][2], v[c & 1][3]);
+            }
+        }
+    }
+
+#include "verify_attn_loop.cuh"
+};
+
+#endif
