@@ -1,4 +1,4 @@
-"""Compile a ``.cu`` file for the CPU: find a C++ compiler, build a shared library of its kernels.
+"""Compile a ``.cu`` file for the CPU: build a shared library of its kernels.
 
 The file is not changed: ``kernels_cu/host/cuda_host.h`` goes before it, a table of its kernels behind it.
 """
@@ -8,25 +8,21 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 
 from ..errors import BackendError, CompileError
 from . import host_scan
+from .host_compiler import Compiler, find_compiler, problem
 from .sources import package_folder
 
-CURE = (
-    "install one: 'apt install g++', 'xcode-select --install', 'conda install cxx-compiler', or without root "
-    "\"pip install 'kdtree-cupy[host]'\" (ziglang, about 100 MB); or set CXX"
-)
+__all__ = ["build", "find_compiler", "flags", "problem", "stamp"]
+
 _FLAGS = (
     "-std=c++17", "-O1", "-g", "-fPIC", "-pthread",
     "-fno-strict-aliasing",      # kernels read memory as other types (float4 of floats)
@@ -41,71 +37,6 @@ _MAIN = "kd_host_main.cpp"
 _SECONDS = 900  # ziglang builds its C library at the first use
 _ERROR = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<text>.*)$", re.M)
 _EXTERN_SHARED = re.compile(r"\bextern\s+(?:__align__\s*\([^)]*\)\s*)?__shared__")
-
-
-@dataclass(frozen=True)
-class Compiler:
-    """A C++ compiler: its command, first line of ``--version``, and family (gcc, clang or zig)."""
-
-    command: tuple[str, ...]
-    version: str
-    family: str
-
-
-def find_compiler() -> Compiler:
-    """Return ``$CXX``, g++, clang++ or ziglang, whichever is found first.
-
-    Raises
-    ------
-    BackendError
-        None of them works; the message says how to get one.
-    """
-    return _find(os.environ.get("CXX", ""), os.environ.get("PATH", ""))
-
-
-def problem() -> str | None:
-    """Return why there is no compiler, or None if there is one."""
-    try:
-        find_compiler()
-    except BackendError as error:
-        return str(error)
-    return None
-
-
-@lru_cache(maxsize=8)
-def _find(cxx: str, path: str) -> Compiler:
-    if cxx.strip():
-        wanted = tuple(shlex.split(cxx))
-        if found := _probe(wanted, path):
-            return found
-        raise BackendError(f"CXX={cxx!r} does not run; unset it, or {CURE}")
-    for command in (("g++",), ("clang++",), ("c++",)):
-        if found := _probe(command, path):
-            return found
-    # As `zig cc`: nothing of libc++ is used, and `zig c++` would build it from source first.
-    if find_spec("ziglang") and (found := _probe((sys.executable, "-m", "ziglang", "cc"), path)):
-        return found
-    raise BackendError(f"no C++ compiler (tried $CXX, g++, clang++, c++, ziglang): {CURE}")
-
-
-def _probe(command: tuple[str, ...], path: str) -> Compiler | None:
-    program = shutil.which(command[0], path=path)
-    if program is None:
-        return None
-    try:
-        done = subprocess.run(
-            [program, *command[1:], "--version"], capture_output=True, text=True, timeout=120
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if done.returncode != 0 or not done.stdout.strip():
-        return None
-    family = "zig" if "ziglang" in command else "clang" if "clang" in done.stdout else "gcc"
-    if family == "zig":
-        from importlib.metadata import version
-
-        return Compiler((program, *command[1:]), f"ziglang {version('ziglang')}", family)
-    return Compiler((program, *command[1:]), done.stdout.splitlines()[0].strip(), family)
 
 
 def flags(compiler: Compiler, *, sanitize: bool = False) -> tuple[str, ...]:
@@ -173,10 +104,10 @@ def build(
         *(f"-D{k}={v}" for k, v in defines.items()),
     )
     with tempfile.TemporaryDirectory(prefix="kdtree_host_") as name:
-        folder = Path(name)
+        folder = Path(name).resolve()
         for file, text in (*dict.fromkeys(_STUBS, "").items(), *sources.items()):
             path = folder / file
-            if not path.resolve().is_relative_to(folder.resolve()):
+            if not path.resolve().is_relative_to(folder):
                 raise ValueError(f"sources: got the name {file!r}, wanted one inside the folder")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
@@ -210,6 +141,8 @@ class _Run:
         text = self._command("-E", "-P", f"-D__global__={host_scan.MARK}", "-x", "c++", main)
         if _EXTERN_SHARED.search(text):
             for name, source in self.sources.items():
+                if "define DYN_SHARED" in source:
+                    continue
                 if found := _EXTERN_SHARED.search(source):
                     line = source.count("\n", 0, found.start()) + 1
                     message = (
@@ -226,7 +159,7 @@ class _Run:
         self._execute(link)
 
     def _command(self, *arguments: str) -> str:
-        prefix = f"-ffile-prefix-map={self.folder}="  # the folder's random name stays out of the library
+        prefix = f"-ffile-prefix-map={self.folder}=."  # the folder's random name stays out of the library
         return self._execute([*self.compiler.command, *self.options, prefix, "-I.", *arguments])
 
     def _execute(self, command: list[str]) -> str:
