@@ -2,6 +2,7 @@
 #include "kdtr.hpp"
 
 #include <cinttypes>
+#include <cmath>
 #include <cstdio>
 
 template <class T> static bool sum(const kdtr::Array& array, double& total) {
@@ -29,6 +30,7 @@ int main(int count, char** paths) {
             std::printf("%s\"%s\": [\"%s\", [", comma, a.name.c_str(), a.dtype.c_str());
             for (size_t axis = 0; axis < a.shape.size(); ++axis)
                 std::printf("%s%" PRIu64, axis ? ", " : "", a.shape[axis]);
+            if (!std::isfinite(total)) total = 0;  // JSON has no word for it
             std::printf("], %.17g, %s]", total, read && file.find(a.name) == &a ? "true" : "false");
             comma = ", ";
         }

@@ -76,6 +76,18 @@ def test_every_dtype_and_shape_agrees_with_numpy(probe, tmp_path):
         assert total == pytest.approx(float(values.sum(dtype=np.float64)), rel=1e-12)
 
 
+def test_golden_references_are_read(probe):
+    paths = sorted((HERE.parent / "refs" / "golden").glob("*.kdtr"))
+    assert paths
+    _, found, _ = probe(*paths)
+    for path, item in zip(paths, found, strict=True):
+        shapes = {name: (a.dtype.name, list(a.shape), True) for name, a in kdtr.read(path).arrays.items()}
+        assert item["code"] == 0, path
+        assert {
+            name: (dtype, shape, read) for name, (dtype, shape, _, read) in item["arrays"].items()
+        } == shapes
+
+
 def test_newer_minor_version_is_read(probe, tmp_path):
     top = {"new": [{"x": "y"}], "arrays": [entry("a", unit={"k": 1}), entry("b")], "header": {"seed": 7}}
     (tmp_path / "x.kdtr").write_bytes(pack(top, minor=9))

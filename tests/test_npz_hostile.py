@@ -216,7 +216,7 @@ def test_archives_of_other_kinds(path):
         ("[1]", "wanted a JSON object"),
         ('{"a": NaN}', "NaN is not JSON"),
         ('{"a": 1, "a": 2}', "given twice"),
-        ("[" * 5000, "nested deeper"),
+        ("[" * 5000 + "]" * 5000, "nested deeper"),
         (b'{"a": "\xff"}', "not UTF-8"),
         (["{}", "{}"], "wanted one string of JSON"),
         ('{"kdtr_dtypes": 1}', "wanted a JSON object"),
