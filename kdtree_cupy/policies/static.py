@@ -53,7 +53,7 @@ def static(
     status, usable = row_faults(request.logprobs)
     # Ranks that the drafter cannot offer (-inf, beyond max_depth or max_rank, after a NaN row) are ruled out.
     offered = np.isfinite(request.logprobs) & (np.arange(depth)[None, :, None] < usable[:, None, None])
-    bits = np.packbits(offered.reshape(batch, -1), axis=1)
+    bits = np.packbits(offered.reshape(batch, depth * width), axis=1)
     shapes = np.concatenate([which[:, None], request.budgets[:, None], bits], axis=1)
     _, first, group = np.unique(shapes, axis=0, return_index=True, return_inverse=True)
     with np.errstate(divide="ignore"):
