@@ -117,8 +117,10 @@ def test_wsl(tmp_path, version, files, status, text):
 
 
 def test_no_compiler(monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(host_build, "find_spec", lambda name: None)
+    def none():
+        raise BackendError("no C++ compiler (tried $CXX, g++): install one: 'apt install g++'")
+
+    monkeypatch.setattr(host_build, "find_compiler", none)
     monkeypatch.delenv("CXX", raising=False)
     (found,) = doctor.check_compiler()
     assert found.status == INFO and "apt install g++" in found.cure

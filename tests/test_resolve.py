@@ -48,12 +48,12 @@ def test_auto_follows_the_arrays(compiler):
     assert resolve(library("auto"), {}).device is None
 
 
-@pytest.mark.parametrize("backend", ["host", "numpy"])
-def test_host_backends_refuse_device_arrays(backend):
+@pytest.mark.parametrize("named", ["host", "numpy"])
+def test_host_backends_refuse_device_arrays(named):
     with pytest.raises(
-        BackendError, match=f"backend '{backend}' takes arrays in host memory, but x is a .* on device 0"
+        BackendError, match=f"backend '{named}' takes arrays in host memory, but x is a .* on device 0"
     ):
-        resolve(library(backend), {"x": OnDevice()})
+        resolve(library(named), {"x": OnDevice()})
 
 
 def test_cuda_refuses_host_arrays():

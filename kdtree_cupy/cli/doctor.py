@@ -15,8 +15,8 @@ _MARKS = {"ok": "ok     ", "info": "-      ", "warning": "warning", "fault": "FA
 def command(ctx: click.Context, as_json: bool) -> None:
     """Look at driver, devices, NVRTC, headers, CuPy, C++ compiler and caches; say how to cure faults.
 
-    Changes nothing. Exit code 0: what is installed can work (a missing GPU is no fault); 1: something is broken,
-    and its cure is printed below it.
+    Changes nothing. Exit code 0: what is installed can work (a missing GPU is no fault); 1: something is
+    broken, and its cure is printed below it.
     """
     from ..library.doctor import findings
     from ..library.findings import FAULT
