@@ -23,7 +23,7 @@ from . import checks, numpy_backend
 from .refs import masks as reference
 from .refs.masks import Retrieve
 from .tree import DraftTree
-from .tree_build import TREE_DTYPES, check_tree
+from .tree_arguments import TREE_DTYPES, check_tree
 
 Array = Any
 

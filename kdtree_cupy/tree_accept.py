@@ -14,13 +14,19 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from . import checks, numpy_backend
-from .limits import MAX_DEPTH
+import numpy as np
+
+from . import checks, stage_run
+from .library.resolve import Run, resolve
+from .limits import MAX_DEPTH, MAX_NODES
 from .refs import tree_accept as reference
 from .tree import DraftTree
-from .tree_build import TREE_DTYPES, check_tree
+from .tree_arguments import TREE_DTYPES, check_tree
 
 Array = Any
+
+DYNAMIC_SHARED = {"tree_accept_v1": 0, "tree_accept_v2": 4 * MAX_NODES}
+"""Most dynamic shared memory of each kernel, in bytes."""
 
 
 class Accepted(NamedTuple):
@@ -92,13 +98,79 @@ def tree_accept(
     if vocab_size is not None:
         vocab_size = checks.integer(vocab_size, "vocab_size", 1, 2**31 - 1)
     targets = None if out is None else check_out(out, dims["b"], max_depth)
-    arrays = dict(zip(TREE_DTYPES, fields, strict=True)) | {"target_tokens": target_tokens}
-    numpy_backend.require("tree_accept", library, arrays)
-    ref = reference.tree_accept(tree, target_tokens, max_depth=max_depth, vocab_size=vocab_size)
-    accepted = Accepted(*numpy_backend.fill(targets, ref))
+    given = dict(zip((f"tree.{name}" for name in TREE_DTYPES), fields, strict=True))
+    run = resolve(library, stage_run.placed(given | {"target_tokens": target_tokens}, (), targets))
+    if run.backend == "numpy":
+        tree = DraftTree(*map(run.numpy, fields))
+        ref = reference.tree_accept(
+            tree, run.numpy(target_tokens), max_depth=max_depth, vocab_size=vocab_size
+        )
+        accepted = Accepted(*stage_run.deliver(run, targets, ref))
+    else:
+        checks.integer(slots, "tree: N", 1, MAX_NODES)
+        accepted = Accepted(*(targets or new_results(run, dims["b"], max_depth)))
+        launch(run, tree, target_tokens, accepted, vocab_size or 0)
     if check:
         checks.raise_on_status("tree_accept", accepted.status)
     return accepted
+
+
+def new_results(run: Run, batch: int, max_depth: int) -> tuple[Array, ...]:
+    """Return the four arrays that a kernel writes, uninitialised."""
+    return run.empty((batch, max_depth + 1), "int32"), *(run.empty((batch,), "int32") for _ in range(3))
+
+
+def launch(
+    run: Run, tree: DraftTree, target_tokens: Array, results: Accepted, vocab_size: int, *, version: int = 2
+) -> None:
+    """Run kernel ``tree_accept_v<version>`` on checked arguments; ``vocab_size`` 0 stands for no limit."""
+    batch, slots = tree.batch, tree.num_nodes
+    max_depth = int(results.path.shape[1]) - 1
+    threads = 32 if version == 1 else min(-(-slots // 32) * 32, 256)
+    run.launch(
+        "tree_accept.cu",
+        f"tree_accept_v{version}",
+        -(-batch // 32) if version == 1 else batch,
+        threads,
+        [
+            tree.tokens,
+            tree.parents,
+            tree.counts,
+            target_tokens,
+            *results,
+            batch,
+            slots,
+            max_depth,
+            vocab_size,
+        ],
+        shared_bytes=0 if version == 1 else 4 * slots,
+    )
+
+
+def self_check(library: Any) -> None:
+    """Raise ``ValueError`` unless the kernels walk like the reference on small trees, broken ones included.
+
+    Parameters
+    ----------
+    library : KernelLibrary
+        With backend "cuda" or "host".
+    """
+    rng = np.random.default_rng(0)
+    for batch, slots, alphabet in ((5, 1, 2), (4, 33, 3), (3, 200, 2)):
+        below = np.maximum(np.arange(slots), 1)
+        tree = DraftTree(
+            tokens=rng.integers(0, alphabet, (batch, slots), dtype=np.int32),
+            parents=(rng.integers(0, below, (batch, slots)) - (rng.random((batch, slots)) < 0.02)).astype(
+                np.int32
+            ),
+            depths=np.zeros((batch, slots), np.int32),
+            ranks=np.zeros((batch, slots), np.int32),
+            scores=np.zeros((batch, slots)),
+            counts=rng.integers(0, slots + 2, batch, dtype=np.int32),
+            status=np.zeros(batch, np.int32),
+        )
+        targets = rng.integers(-1 if slots == 33 else 0, alphabet, (batch, slots), dtype=np.int32)
+        stage_run.compare(tree_accept, library, tree, targets, vocab_size=alphabet)
 
 
 def check_out(out: Accepted, batch: int, max_depth: int) -> tuple[Array, ...]:

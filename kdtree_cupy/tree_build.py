@@ -15,23 +15,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import checks, numpy_backend
-from .limits import MAX_BUDGET, MAX_DEPTH, MAX_NODES, MAX_WIDTH
+from . import checks, stage_run
+from .library.resolve import Run, resolve
+from .limits import MAX_NODES
 from .refs import tree_build as reference
 from .tree import DraftTree
+from .tree_arguments import TREE_DTYPES, Arguments, check_arguments, check_out
 
 Array = Any
 
-TREE_DTYPES = {
-    "tokens": "int32",
-    "parents": "int32",
-    "depths": "int32",
-    "ranks": "int32",
-    "scores": "float64",
-    "counts": "int32",
-    "status": "int32",
+_SHARED, _SHARED_NODE = (
+    18432,
+    72,
+)  # KD_TREE_SHARED, KD_TREE_SHARED_NODE of tree_build.cu; a test compares them
+DYNAMIC_SHARED = {
+    "tree_build_v1": 16 * MAX_NODES,
+    "tree_build_v2": _SHARED + _SHARED_NODE * MAX_NODES,
 }
-"""Dtype of each array of a :class:`~kdtree_cupy.tree.DraftTree`."""
+"""Most dynamic shared memory of each kernel, in bytes."""
 
 
 class TreeBuild(NamedTuple):
@@ -40,19 +41,6 @@ class TreeBuild(NamedTuple):
     tree: DraftTree
     mask: Array
     positions: Array
-
-
-class Arguments(NamedTuple):
-    """Arguments of one call after the checks: arrays, per-request limits and N."""
-
-    ids: Array
-    logprobs: Array
-    root_tokens: Array
-    budget: Array
-    lengths: Array
-    num_nodes: int
-    max_depth: Array
-    max_rank: Array
 
 
 def tree_build(
@@ -128,70 +116,97 @@ def tree_build(
     arguments = check_arguments(ids, logprobs, root_tokens, budget, lengths, num_nodes, max_depth, max_rank)
     batch, slots = arguments.ids.shape[0], arguments.num_nodes
     targets = None if out is None else check_out(out, batch, slots)
-    numpy_backend.require("tree_build", library, arguments._asdict() | {"num_nodes": None})
-    ref = reference.tree_build(
-        *arguments[:4], **{name: getattr(arguments, name) for name in Arguments._fields[4:]}
-    )
-    results = numpy_backend.fill(targets, (*ref.tree, ref.mask, ref.positions))
+    given = {"ids": ids, "logprobs": logprobs, "root_tokens": root_tokens, "lengths": lengths}
+    given |= {"budget": budget, "max_depth": max_depth, "max_rank": max_rank}
+    run = resolve(library, stage_run.placed(given, ("budget", "max_depth", "max_rank"), targets))
+    if run.backend == "numpy":
+        results = _reference(run, arguments, targets)
+    else:
+        results = targets or new_results(run, batch, slots)
+        launch(run, arguments, results)
     built = TreeBuild(DraftTree(*results[:7]), results[7], results[8])
     if check:
         checks.raise_on_status("tree_build", built.tree.status)
     return built
 
 
-def check_arguments(
-    ids: Array,
-    logprobs: Array,
-    root_tokens: Array,
-    budget: Array | int,
-    lengths: Array | None,
-    num_nodes: int | None,
-    max_depth: Array | int | None,
-    max_rank: Array | int | None,
-) -> Arguments:
-    """Return the arguments of :func:`tree_build`, defaults filled in, or raise."""
-    dims = checks.Dims()
-    ids = checks.array(ids, "ids", "int32", "b D K", dims)
-    logprobs = checks.array(logprobs, "logprobs", "float32", "b D K", dims)
-    batch, depth, width = dims["b"], dims["D"], dims["K"]
-    checks.integer(depth, "ids: D", 0, MAX_DEPTH)
-    checks.integer(width, "ids: K", 0, MAX_WIDTH)
-    root_tokens = checks.int_vector(root_tokens, "root_tokens", batch)
-    budget = checks.per_request(budget, "budget", batch, -1, MAX_BUDGET)
-    on_host = checks.kind(budget) == "numpy"
-    largest = max(int(np.max(budget, initial=0)), 0) if on_host else 0
-    if num_nodes is None:
-        if not on_host:
-            raise ValueError("num_nodes: got None, wanted an int because budget is a device array")
-        num_nodes = largest + 1
-    num_nodes = checks.integer(num_nodes, "num_nodes", largest + 1, MAX_NODES)
-    if lengths is None:
-        lengths = np.zeros(batch, np.int32)
-    lengths = checks.int_vector(lengths, "lengths", batch, 0)
-    max_depth = depth if max_depth is None else max_depth
-    max_rank = width if max_rank is None else max_rank
-    max_depth = checks.per_request(max_depth, "max_depth", batch, 0, checks.INT32[1])
-    max_rank = checks.per_request(max_rank, "max_rank", batch, 0, checks.INT32[1])
-    return Arguments(ids, logprobs, root_tokens, budget, lengths, num_nodes, max_depth, max_rank)
+def _reference(run: Run, arguments: Arguments, targets: tuple[Array, ...] | None) -> tuple[Array, ...]:
+    host = {n: v if n == "num_nodes" else run.numpy(v) for n, v in arguments._asdict().items()}
+    first = [host.pop(name) for name in ("ids", "logprobs", "root_tokens", "budget")]
+    built = reference.tree_build(*first, **host)
+    return stage_run.deliver(run, targets, (*built.tree, built.mask, built.positions))
 
 
-def check_out(out: TreeBuild, batch: int, num_nodes: int) -> tuple[Array, ...]:
-    """Return the nine arrays of ``out``, tree first, or raise."""
-    tree, mask, positions = checks.output(out, ("tree", "mask", "positions"))
-    dims = checks.Dims(b=batch, N=num_nodes, W=-(-num_nodes // 32))
-    return (
-        *check_tree(tree, dims, "out.tree"),
-        checks.array(mask, "out.mask", "uint32", "b N W", dims),
-        checks.array(positions, "out.positions", "int32", "b N", dims),
+def new_results(run: Run, batch: int, slots: int) -> tuple[Array, ...]:
+    """Return the nine arrays that a kernel writes, uninitialised: the tree's, mask, positions."""
+    per_request = ("counts", "status")
+    tree = [
+        run.empty((batch,) if name in per_request else (batch, slots), dtype)
+        for name, dtype in TREE_DTYPES.items()
+    ]
+    mask = run.empty((batch, slots, -(-slots // 32)), "uint32")
+    return (*tree, mask, run.empty((batch, slots), "int32"))
+
+
+def launch(
+    run: Run,
+    arguments: Arguments,
+    results: tuple[Array, ...],
+    *,
+    version: int = 2,
+    threads: int | None = None,
+) -> None:
+    """Run kernel ``tree_build_v<version>`` on checked arguments; ``results`` as from :func:`new_results`."""
+    batch, depth, width = arguments.ids.shape
+    slots = arguments.num_nodes
+    optional = ("budget", "lengths", "max_depth", "max_rank")
+    values = [_one_or_many(run, getattr(arguments, name)) for name in optional]
+    roots = arguments.root_tokens
+    roots = run.array(roots, "int32") if checks.kind(roots) == "numpy" else roots
+    if version == 1:
+        threads, shared = 1, 16 * slots
+    else:
+        threads, shared = threads or _threads(slots), _SHARED + _SHARED_NODE * slots
+    run.launch(
+        "tree_build.cu",
+        f"tree_build_v{version}",
+        batch,
+        threads,
+        [
+            *(arguments.ids, arguments.logprobs, roots, *(array for array, _ in values)),
+            *(*results, depth, width, slots, *(number for _, number in values)),
+        ],
+        shared_bytes=shared,
     )
 
 
-def check_tree(tree: DraftTree, dims: checks.Dims, name: str = "tree") -> tuple[Array, ...]:
-    """Return the seven arrays of a draft tree after checking dtype, shape and layout (not the values)."""
-    if not isinstance(tree, DraftTree):
-        raise TypeError(f"{name}: got {type(tree).__name__}, wanted a DraftTree")
-    specs = {"counts": "b", "status": "b"}
-    return tuple(
-        checks.array(getattr(tree, field), f"{name}.{field}", dtype, specs.get(field, "b N"), dims)
-        for field, dtype in TREE_DTYPES.items()
-    )
+def _threads(slots: int) -> int:
+    return 128 if slots <= 129 else 256 if slots <= 513 else 512
+
+
+def _one_or_many(run: Run, value: Array) -> tuple[Array | None, int]:
+    """Return (array, 0), or (None, number) when host values are all the same: nothing is copied then."""
+    if checks.kind(value) != "numpy":
+        return value, 0
+    if not value.size or (value == value[0]).all():
+        return None, int(value[0]) if value.size else 0
+    return run.array(value, "int32"), 0
+
+
+def self_check(library: Any) -> None:
+    """Raise ``ValueError`` unless the kernels give the reference's trees on small inputs.
+
+    Parameters
+    ----------
+    library : KernelLibrary
+        With backend "cuda" or "host".
+    """
+    rng = np.random.default_rng(0)
+    for batch, depth, width, budget in ((3, 5, 9, 40), (2, 15, 64, 64), (1, 3, 200, 200), (2, 1, 1, 1)):
+        logits = 3.0 * rng.standard_normal((batch, depth, width))
+        logits = -np.sort(-np.round(logits, 1), axis=-1)
+        table = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        table = np.minimum(table, 0).astype(np.float32)
+        table[0, -1, width // 2] = (np.nan, 1.0, -np.inf)[budget % 3]
+        ids = rng.integers(0, 1000, table.shape, dtype=np.int32)
+        stage_run.compare(tree_build, library, ids, table, np.arange(batch, dtype=np.int32), budget)

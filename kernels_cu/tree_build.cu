@@ -4,8 +4,9 @@
 //            v2: one block a request.  Budgets above KD_TREE_FRONTIER go depth by depth (tree_levels.cuh); smaller
 //            ones, rows that ascend or exceed 0 and rows whose ties defeat the estimate one by one, in one warp
 //            (tree_frontier.cuh).  The same tree either way: the first B nodes by (-score, rank tuple).
-// Inputs     ids, logprobs (b, D, K) int32, float32; root_tokens, budget, lengths, max_depth, max_rank (b,) int32.
-//            Any values; rows past max_depth, ranks from max_rank on and tables of budgets <= 0 are not read
+// Inputs     ids, logprobs (b, D, K) int32, float32; root_tokens (b,) int32; budgets, lengths, max_depths, max_ranks
+//            (b,) int32, or null and one number for all requests.  Any values; rows past max_depth, ranks from
+//            max_rank on and tables of budgets <= 0 are not read
 // Outputs    tokens, parents, depths, ranks, positions (b, N) int32; scores (b, N) float64; counts, status (b,) int32;
 //            mask (b, N, ceil(N/32)) uint32: bit j of row i is set iff j is i or an ancestor of i.  Every element
 //            is written; parents[i] < i
@@ -26,6 +27,9 @@
 #define KD_TREE_SHARED 18432    // bytes for any N: 2 * 4 * KD_MAX_DEPTH * KD_TREE_BINS, slack of Found
 #define KD_TREE_SHARED_NODE 72  // bytes for each of the N slots
 
+// What request b was given: its own number, or everyone's.
+__device__ __forceinline__ int given(const int* own, int every, int b) { return own ? own[b] : every; }
+
 __device__ inline int usable_budget(int budget, int num_nodes, int& status)
 {
     if (budget > num_nodes - 1) status |= KD_STATUS_CAPACITY;
@@ -34,10 +38,11 @@ __device__ inline int usable_budget(int budget, int num_nodes, int& status)
 
 extern "C" __global__ void __launch_bounds__(1)
 tree_build_v1(const int* __restrict__ ids, const float* __restrict__ logprobs, const int* __restrict__ root_tokens,
-    const int* __restrict__ budget, const int* __restrict__ lengths, const int* __restrict__ max_depth,
-    const int* __restrict__ max_rank, int* __restrict__ tokens, int* __restrict__ parents, int* __restrict__ depths,
+    const int* __restrict__ budgets, const int* __restrict__ lengths, const int* __restrict__ max_depths,
+    const int* __restrict__ max_ranks, int* __restrict__ tokens, int* __restrict__ parents, int* __restrict__ depths,
     int* __restrict__ ranks, double* __restrict__ scores, int* __restrict__ counts, int* __restrict__ status,
-    unsigned* __restrict__ mask, int* __restrict__ positions, int depth, int width, int num_nodes)
+    unsigned* __restrict__ mask, int* __restrict__ positions, int depth, int width, int num_nodes,
+    int every_budget, int every_length, int every_max_depth, int every_max_rank)
 {
     DYN_SHARED(double, score);
     Index* memory = reinterpret_cast<Index*>(score + num_nodes);
@@ -45,12 +50,13 @@ tree_build_v1(const int* __restrict__ ids, const float* __restrict__ logprobs, c
     Index* next = memory + 3 * num_nodes;
     const int b = int(blockIdx.x);
     const long long request = b, table_at = request * depth * width, node_at = request * num_nodes;
-    const Output out = {ids + table_at, width, root_tokens[b], lengths[b], num_nodes, tokens + node_at, parents + node_at,
+    const Output out = {ids + table_at, width, root_tokens[b], given(lengths, every_length, b), num_nodes, tokens + node_at, parents + node_at,
         depths + node_at, ranks + node_at, positions + node_at, scores + node_at, mask + node_at * ceil_div(num_nodes, 32)};
-    Table table = {logprobs + table_at, 0, max(min(width, max_rank[b]), 0), width};
-    int found = 0, count = budget[b] < 0 ? 0 : 1;
-    const int wanted = budget[b] > 0 ? usable_budget(budget[b], num_nodes, found) : 0;
-    for (int row = 0; budget[b] > 0 && row < min(depth, max_depth[b]); ++row) {
+    const int budget = given(budgets, every_budget, b), max_depth = given(max_depths, every_max_depth, b);
+    Table table = {logprobs + table_at, 0, max(min(width, given(max_ranks, every_max_rank, b)), 0), width};
+    int found = 0, count = budget < 0 ? 0 : 1;
+    const int wanted = budget > 0 ? usable_budget(budget, num_nodes, found) : 0;
+    for (int row = 0; budget > 0 && row < min(depth, max_depth); ++row) {
         bool finite = true, sorted = true;
         for (int r = 0; r < table.width; ++r) {
             const float x = table.at(row, r);
@@ -115,7 +121,7 @@ __device__ inline void check_rows(Table& table, Shared& s, const Team& t, int& s
         if (t.lane == 0) s.chain[KD_MAX_DEPTH] = score, s.filled = empty ? __ffs(int(empty)) - 1 : KD_MAX_DEPTH;
     }
     __syncthreads();
-    const int finite = min(int(s.bad_row), table.rows);
+    const int finite = int(min(s.bad_row, unsigned(table.rows)));
     if (finite < table.rows) status |= KD_STATUS_NON_FINITE;
     if (finite > 0 && s.unsorted_rows << (32 - finite)) status |= KD_STATUS_UNSORTED;
     table.rows = min(finite, s.filled);
@@ -148,10 +154,11 @@ struct Memory {
 
 extern "C" __global__ void __launch_bounds__(KD_TREE_THREADS, 1)
 tree_build_v2(const int* __restrict__ ids, const float* __restrict__ logprobs, const int* __restrict__ root_tokens,
-    const int* __restrict__ budget, const int* __restrict__ lengths, const int* __restrict__ max_depth,
-    const int* __restrict__ max_rank, int* __restrict__ tokens, int* __restrict__ parents, int* __restrict__ depths,
+    const int* __restrict__ budgets, const int* __restrict__ lengths, const int* __restrict__ max_depths,
+    const int* __restrict__ max_ranks, int* __restrict__ tokens, int* __restrict__ parents, int* __restrict__ depths,
     int* __restrict__ ranks, double* __restrict__ scores, int* __restrict__ counts, int* __restrict__ status,
-    unsigned* __restrict__ mask, int* __restrict__ positions, int depth, int width, int num_nodes)
+    unsigned* __restrict__ mask, int* __restrict__ positions, int depth, int width, int num_nodes,
+    int every_budget, int every_length, int every_max_depth, int every_max_rank)
 {
     __shared__ Shared s;
     DYN_SHARED(unsigned char, dynamic);
@@ -159,15 +166,16 @@ tree_build_v2(const int* __restrict__ ids, const float* __restrict__ logprobs, c
     const Team t = team();
     const int b = int(blockIdx.x);
     const long long request = b, table_at = request * depth * width, node_at = request * num_nodes;
-    const Output out = {ids + table_at, width, root_tokens[b], lengths[b], num_nodes, tokens + node_at, parents + node_at,
+    const Output out = {ids + table_at, width, root_tokens[b], given(lengths, every_length, b), num_nodes, tokens + node_at, parents + node_at,
         depths + node_at, ranks + node_at, positions + node_at, scores + node_at, mask + node_at * ceil_div(num_nodes, 32)};
-    int found = 0, count = budget[b] < 0 ? 0 : 1;
+    const int budget = given(budgets, every_budget, b), max_depth = given(max_depths, every_max_depth, b);
+    int found = 0, count = budget < 0 ? 0 : 1;
     if (t.thread == 0) s.bad_row = ~0u, s.unsorted_rows = 0, s.bound = ~0u, s.step = ~0u, s.good = 0;
     clear_mask(out);
     __syncthreads();
-    if (budget[b] > 0) {
-        const int wanted = usable_budget(budget[b], num_nodes, found);
-        Table table = {logprobs + table_at, max(min(depth, max_depth[b]), 0), max(min(width, max_rank[b]), 0), width};
+    if (budget > 0) {
+        const int wanted = usable_budget(budget, num_nodes, found);
+        Table table = {logprobs + table_at, max(min(depth, max_depth), 0), max(min(width, given(max_ranks, every_max_rank, b)), 0), width};
         check_rows(table, s, t, found);
         int made = 0;
         if (wanted > KD_TREE_FRONTIER && table.rows > 0 && !(found & KD_STATUS_UNSORTED))

@@ -16,11 +16,12 @@
 #define KD_TREE_ATTEMPTS 6
 #endif
 
-// Smallest float32 log-prob under a node of `score` that still reaches `least`, rounded so that none is missed.
+// Smallest float32 log-prob under a node of `score` that still reaches `least`.  None is missed: no float32 lies
+// between a number and the float32 nearest to it.
 __device__ __forceinline__ float least_logprob(double score, double least)
 {
     const double gap = (least - score) + least * 1e-15;  // least <= 0: a wider gap
-    return fmaxf(__double2float_rd(gap), -3.402823466e38f);
+    return fmaxf(float(gap), -3.402823466e38f);
 }
 
 // reach[row]: ranks that the best node of the depth before can have as children.

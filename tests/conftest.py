@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,15 @@ class Backend:
 
     def to(self, value: Any) -> Any:
         """Return ``value`` with every numpy array in it as an array of this backend's kind."""
-        return value
+        if self.name != "cuda":
+            return value
+        import cupy
+
+        return _each(value, lambda x: cupy.asarray(x) if isinstance(x, np.ndarray) else x)
 
     def back(self, value: Any) -> Any:
         """Return ``value`` with every array of this backend's kind in it as numpy."""
-        return value
+        return _each(value, lambda x: x.get() if hasattr(x, "get") else x)
 
     def run(self, stage: Any, *args: Any, **kwargs: Any) -> Any:
         """Call a public stage function on this backend; arguments and result are numpy."""
@@ -97,6 +102,38 @@ def run_into_poison(backend: Backend, stage: Any, *args: Any, **kwargs: Any) -> 
     return fresh
 
 
-@pytest.fixture(params=["numpy"])
+def _each(value: Any, move: Any) -> Any:
+    """Apply ``move`` to everything inside records and tuples."""
+    if is_dataclass(value):
+        return type(value)(**{f.name: _each(getattr(value, f.name), move) for f in fields(value)})
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_each(one, move) for one in value))
+    return move(value)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that wants a ``backend`` on each of its module's ``BACKENDS``; numpy if it names none."""
+    if "backend" in metafunc.fixturenames:
+        names = getattr(metafunc.module, "BACKENDS", ("numpy",))
+        marked = [pytest.param(name, marks=[pytest.mark.gpu] if name == "cuda" else []) for name in names]
+        metafunc.parametrize("backend", marked, indirect=True)
+
+
+@cache
+def library_of(name: str) -> Any:
+    """Return the library of one backend, or skip the test by name where that cannot run."""
+    from kdtree_cupy.library import KernelLibrary
+    from kdtree_cupy.library.resolve import host_problem
+
+    if name == "host" and (problem := host_problem()):
+        pytest.skip(f"host: {problem}")
+    if name == "cuda":
+        cupy = pytest.importorskip("cupy", reason="cuda: CuPy is not installed")
+        if not cupy.cuda.is_available():
+            pytest.skip("cuda: no NVIDIA GPU, or no driver for it")
+    return KernelLibrary(backend=name)
+
+
+@pytest.fixture
 def backend(request: pytest.FixtureRequest) -> Backend:
-    return Backend(request.param)
+    return Backend(request.param, library_of(request.param))

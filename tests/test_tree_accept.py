@@ -16,6 +16,7 @@ import kdtree_cupy as kd
 from kdtree_cupy.limits import STATUS_BAD_PARENT, STATUS_BAD_TARGET, STATUS_CAPACITY
 from kdtree_cupy.masks import retrieve
 
+BACKENDS = ("numpy", "host", "cuda")
 FORK = tree_from([-1, 0, 0, 1, 1, 4], [9, 5, 6, 5, 7, 0])  # root 9; 5, 6; under 5: 5, 7; under 7: 0
 
 

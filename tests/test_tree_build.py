@@ -7,14 +7,15 @@ import pytest
 from conftest import Backend, assert_same, run_into_poison
 from hypothesis import example, given
 from hypothesis import strategies as st
-from kdtree_cupy.refs import tree_build as reference
 from oracles import all_paths, closure, float32_tree, level_by_level
 from strategies import ids_for, random_table, tables
 
 import kdtree_cupy as kd
 from kdtree_cupy.masks import unpack_mask
+from kdtree_cupy.refs import tree_build as reference
 
 NON_FINITE, UNSORTED = 1, 2
+BACKENDS = ("numpy", "host", "cuda")
 
 
 def build(backend: Backend, logprobs: np.ndarray, budget, **options) -> kd.TreeBuild:

@@ -1,0 +1,92 @@
+"""What stage functions share: the place of a call's arrays, results in their kind, the check of an edit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .checks import kind
+
+if TYPE_CHECKING:
+    from .library.resolve import Run
+
+Array = Any
+
+
+def placed(
+    given: Mapping[str, Any], numbers: Sequence[str], out: Sequence[Array] | None = None
+) -> dict[str, Array]:
+    """Return what decides where a call runs: its arrays by name, those of ``out`` included.
+
+    Parameters
+    ----------
+    given : mapping
+        Arguments as the caller gave them; what is no array is left out.
+    numbers : sequence of str
+        Arguments that may be numbers per request in host memory wherever the others are.
+    out : sequence of arrays, optional
+        Arrays to write into.
+    """
+    arrays = {
+        name: value
+        for name, value in given.items()
+        if kind(value) is not None and not (name in numbers and kind(value) == "numpy")
+    }
+    return arrays | {f"out[{i}]": array for i, array in enumerate(out or ())}
+
+
+def deliver(run: Run, out: Sequence[Array] | None, results: Sequence[np.ndarray]) -> tuple[Array, ...]:
+    """Return numpy ``results`` in the kind of the call's arrays, or ``out`` after copying them into it."""
+    if out is None:
+        return tuple(map(run.give_back, results))
+    for target, result in zip(out, results, strict=True):
+        run.numpy(target)[...] = result
+    return tuple(out)
+
+
+def compare(stage: Callable[..., Any], library: Any, *args: Any, **options: Any) -> None:
+    """Raise ``ValueError`` naming the first array in which ``library`` and the reference differ.
+
+    Parameters
+    ----------
+    stage : function
+        A public stage function whose results are exact: integers, bits, sums in a fixed order.
+    library : KernelLibrary
+        Where its kernels come from; numpy arrays in the arguments are moved there.
+    *args, **options
+        Arguments of the call, in numpy.
+    """
+    from .library import KernelLibrary
+
+    move = _to_device if library.backend == "cuda" else lambda value: value
+    wanted = leaves(stage(*args, library=KernelLibrary(backend="numpy"), **options))
+    moved = {name: move(value) for name, value in options.items()}
+    got = leaves(stage(*map(move, args), library=library, **moved))
+    for name, other in wanted.items():
+        one = got[name].get() if hasattr(got[name], "get") else got[name]
+        if not np.array_equal(one, other, equal_nan=other.dtype.kind == "f"):
+            raise ValueError(f"{stage.__name__}: {name} is not what the reference gives")
+
+
+def leaves(result: Any, name: str = "") -> dict[str, Array]:
+    """Return the arrays of a stage's result by name, records inside records included."""
+    if is_dataclass(result):
+        pairs = [(f.name, getattr(result, f.name)) for f in fields(result)]
+    elif isinstance(result, tuple):
+        pairs = list(result._asdict().items())
+    else:
+        return {name: result}
+    return {inner: array for key, value in pairs for inner, array in leaves(value, key).items()}
+
+
+def _to_device(value: Any) -> Any:
+    if is_dataclass(value):
+        return type(value)(**{f.name: _to_device(getattr(value, f.name)) for f in fields(value)})
+    if not isinstance(value, np.ndarray):
+        return value
+    import cupy
+
+    return cupy.asarray(value)
