@@ -78,6 +78,18 @@ def test_which_cubins_run_where(arch, capability, fits):
             make.check_runs_on(arch, capability, 0)
 
 
+def test_file_for_one_chip_only(library):
+    library.replace("scale.cu", "// Arch       sm_90a\n" + SCALE)
+    assert library.compile("scale.cu").arch == "sm_90a"
+    assert library.compile("scale.cu", arch="sm_90").arch == "sm_90a"
+    with pytest.raises(BackendError, match=r"scale\.cu is written for sm_90a only, not for sm_120"):
+        library.compile("scale.cu", arch="sm_120")
+    assert {row.arch for row in library.report(["scale.cu"]).rows} == {"sm_90a"}
+    library.files = lambda: ["scale.cu"]
+    assert library.report(arch="sm_120").rows == ()
+    assert len(library.report(arch="sm_90").rows) == 2
+
+
 def test_cache_hit_keeps_everything(library, cache_folder, sources, monkeypatch):  # noqa: F811
     first = library.compile("scale.cu", arch="sm_90")
     assert not first.cached

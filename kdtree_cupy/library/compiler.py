@@ -78,10 +78,12 @@ class Compiler:
         ValueError
             No such file.
         """
-        chosen = nvrtc.choose()
+        unit, chosen = self.sources.unit(file), nvrtc.choose()
         wanted = self.arch if arch is None else arch
-        arch = make.automatic_arch(chosen) if wanted == "auto" else wanted
-        return compile_unit(self.sources.unit(file), chosen, arch, self.merged(defines), self.cache)
+        if wanted == "auto":
+            wanted = unit.only_arch or make.automatic_arch(chosen)
+        wanted = make.require_arch(unit, wanted)
+        return compile_unit(unit, chosen, wanted, self.merged(defines), self.cache)
 
     def report(
         self,
@@ -97,7 +99,7 @@ class Compiler:
         Parameters
         ----------
         files : iterable of str, optional
-            Default: every ``.cu`` file in sight.
+            Default: every ``.cu`` file in sight, but for those written for another chip than ``arch``.
         arch : str, optional
             Instead of the library's own.
         defines : mapping
@@ -109,7 +111,11 @@ class Compiler:
             As for :meth:`compile`.
         """
         rows = []
+        wanted = self.arch if arch is None else arch
         for file in self.files() if files is None else files:
+            elsewhere = wanted != "auto" and make.fitting_arch(self.sources.unit(file), wanted) is None
+            if files is None and elsewhere:
+                continue
             compiled = self.compile(file, arch=arch, defines=defines)
             lines = report.launch_lines(self.sources.unit(file), self.merged(defines), compiled.kernels)
             seen = {name: most for (where, name), most in self.requested.items() if where == compiled.file}

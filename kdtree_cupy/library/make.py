@@ -44,6 +44,26 @@ def automatic_arch(compiler: nvrtc.Nvrtc, capability: tuple[int, int] | None = N
     return f"sm_{max(fitting)}" if fitting else f"sm_{major}{minor}"
 
 
+def fitting_arch(unit: Unit, arch: str) -> str | None:
+    """Return what to compile ``unit`` for when ``arch`` is wanted; None if it is for another chip.
+
+    A file written for ``sm_90a`` is compiled for that when ``sm_90`` is wanted: a device of capability 9.0
+    runs both.
+    """
+    if unit.only_arch is None or arch == unit.only_arch:
+        return arch
+    number, suffix = nvrtc.split_arch(arch)
+    return unit.only_arch if number == nvrtc.split_arch(unit.only_arch)[0] and not suffix else None
+
+
+def require_arch(unit: Unit, arch: str) -> str:
+    """Return :func:`fitting_arch`, or raise ``BackendError``."""
+    fitting = fitting_arch(unit, arch)
+    if fitting is None:
+        raise BackendError(f"{unit.main} is written for {unit.only_arch} only, not for {arch}")
+    return fitting
+
+
 def check_runs_on(arch: str, capability: tuple[int, int], device: int) -> None:
     """Raise ``BackendError`` unless a cubin for ``arch`` runs on a device of ``capability``."""
     number, suffix = nvrtc.split_arch(arch)
@@ -66,6 +86,7 @@ def load_module(
     compiler = nvrtc.choose()
     capability = cuda.capability(device)
     arch = automatic_arch(compiler, capability) if library.arch == "auto" else library.arch
+    arch = require_arch(unit, arch)
     check_runs_on(arch, capability, device)
     compiled = compile_unit(unit, compiler, arch, defines, library.cache)
     return cuda.MODULES.get(cupy, device, compiled), cupy, compiled

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from pathlib import Path
 from ..errors import CompileError
 from .live_text import Read, first_text, included, read, stamp
 
+_ARCH = re.compile(r"^//[ \t]*Arch[ \t]+(sm_\d+[af]?)\b", re.MULTILINE)
 _HERE = Path(__file__).resolve().parents[1]
 
 
@@ -50,6 +52,12 @@ class Unit:
     spellings: Mapping[str, str]
     origins: Mapping[str, str]
     edited: bool
+
+    @cached_property
+    def only_arch(self) -> str | None:
+        """The one architecture the file is written for (a header line ``// Arch  sm_90a``), or None."""
+        found = _ARCH.search(self.texts[self.main])
+        return found[1] if found else None
 
     @cached_property
     def digest(self) -> str:
