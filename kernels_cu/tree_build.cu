@@ -91,6 +91,16 @@ tree_build_v1(const int* __restrict__ ids, const float* __restrict__ logprobs, c
 // All threads: find the rows and ranks that can be used, and the status bits of the table.
 __device__ inline void check_rows(Table& table, Shared& s, const Team& t, int& status)
 {
+    if (t.warp == t.warps - 1) {  // scores of (0), (0, 0), ..., and the first row that offers nothing
+        const float head = t.lane < table.rows && table.width > 0 ? table.at(t.lane, 0) : -KD_INFINITY;
+        const unsigned empty = __ballot_sync(KD_FULL_MASK, head == -KD_INFINITY);
+        double score = 0.0;
+        for (int d = 0; d < table.rows; ++d) {
+            if (t.lane == 0) s.chain[d] = score;
+            score += double(__shfl_sync(KD_FULL_MASK, head, d));
+        }
+        if (t.lane == 0) s.chain[table.rows] = score, s.filled = empty ? __ffs(int(empty)) - 1 : KD_MAX_DEPTH;
+    }
     const int chunks = ceil_div(table.width, 32), total = table.rows * chunks;
     for (int c = t.warp; c < total; c += 4 * t.warps) {
         float x[4], before[4];
@@ -109,16 +119,6 @@ __device__ inline void check_rows(Table& table, Shared& s, const Team& t, int& s
             if (!finite) atomicMin(&s.bad_row, unsigned(chunk / chunks));
             if (!sorted) atomicOr(&s.unsorted_rows, 1u << chunk / chunks);
         }
-    }
-    if (t.warp == 0) {  // scores of (0), (0, 0), ..., and the first row that offers nothing
-        const float head = t.lane < table.rows && table.width > 0 ? table.at(t.lane, 0) : -KD_INFINITY;
-        const unsigned empty = __ballot_sync(KD_FULL_MASK, head == -KD_INFINITY);
-        double score = 0.0;
-        for (int d = 0; d < KD_MAX_DEPTH; ++d) {
-            if (t.lane == 0) s.chain[d] = score;
-            score += double(__shfl_sync(KD_FULL_MASK, head, d));
-        }
-        if (t.lane == 0) s.chain[KD_MAX_DEPTH] = score, s.filled = empty ? __ffs(int(empty)) - 1 : KD_MAX_DEPTH;
     }
     __syncthreads();
     const int finite = int(min(s.bad_row, unsigned(table.rows)));

@@ -192,7 +192,7 @@ __device__ inline int best_levels(const Table& table, int budget, const Nodes& n
     const float per_cost = most > 0.0f ? KD_TREE_BINS / most : 1.0f;
     count_costs(table, width, per_cost, f, t);
     convolve_costs(table.rows, f, t);
-    float cost = cost_of(1.25f * float(budget) + 4.0f, most, per_cost, table.rows, f, s, t);
+    float cost = cost_of(1.15f * float(budget) + 4.0f, most, per_cost, table.rows, f, s, t);
     float low = 0.0f, high = KD_INFINITY;
     for (int attempt = 0; attempt < KD_TREE_ATTEMPTS; ++attempt) {
         const double least = whole && cost == most ? -double(KD_INFINITY) : -double(cost);
