@@ -1,6 +1,7 @@
 """Answer, on a real card, what the kernel library assumes about drivers and CuPy; prints one JSON object.
 
-Run it, and beside it ``pytest -m gpu tests/test_gpu_library.py``: about two minutes together.  Each answer stands alone: one that fails is recorded with its error.
+Run it, and ``pytest -m gpu tests/test_gpu_library.py`` beside it: about two minutes together.  Each answer
+stands alone: one that fails is recorded with its error.
 """
 
 from __future__ import annotations
