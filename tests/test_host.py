@@ -12,13 +12,15 @@ pytestmark = needs_compiler
 FULL = 0xFFFFFFFF
 
 
-@pytest.fixture(params=SEEDS, ids=lambda seed: f"seed={seed}")
+@pytest.fixture(params=[*SEEDS, "sanitized"], ids=lambda seed: f"seed={seed}")
 def run(request):
-    """Launch a kernel of host_primitives.cu in one order."""
-    primitives = module("host_primitives.cu")
+    """Launch a kernel of host_primitives.cu in one order, or with checks for undefined behaviour."""
+    sanitize = request.param == "sanitized"
+    primitives = module("host_primitives.cu", sanitize=sanitize)
+    seed = 5 if sanitize else request.param
 
     def launch(name, grid, block, *args, **options):
-        primitives.launch(name, grid, block, list(args), seed=request.param, timeout=60, **options)
+        primitives.launch(name, grid, block, list(args), seed=seed, timeout=60, **options)
 
     return launch
 

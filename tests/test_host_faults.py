@@ -186,6 +186,11 @@ def test_an_endless_loop_is_stopped(with_barrier):
     assert 0.2 < time.monotonic() - begin < 20
 
 
+def test_a_fault_ends_the_endless_loops_of_other_blocks():
+    found = fault("fault_beside_endless", np.int32(0), ints(1) * 0, os_threads=2, timeout=30)
+    assert (found.kind, found.block) == ("trap", (0, 0, 0))
+
+
 def test_ctrl_c_stops_a_kernel():
     timer = threading.Timer(0.3, _thread.interrupt_main)
     timer.start()

@@ -9,8 +9,43 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import BackendError
+
 VERSION = 1
 """Of the C interface."""
+
+
+class KernelFault(BackendError):
+    """A kernel did something wrong while it ran on the CPU.
+
+    Parameters
+    ----------
+    kernel : str
+        Its name.
+    kind : str
+        "barrier", "mask", "deadlock", "bounds", "address", "stack", "arithmetic", "undefined", "argument",
+        "assert", "trap", "memory" or "timeout".
+    block, thread : tuple of int or None
+        Where it happened; None where that cannot be told.
+    text : str
+        What happened.
+    """
+
+    def __init__(
+        self,
+        kernel: str,
+        kind: str,
+        block: tuple[int, int, int] | None,
+        thread: tuple[int, int, int] | None,
+        text: str,
+    ) -> None:
+        place = f", block {block}" if block else ""
+        place += f", thread {thread}" if thread else ""
+        super().__init__(f"{kernel}{place}: {text}")
+        self.kernel, self.kind, self.block, self.thread, self.text = kernel, kind, block, thread, text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.kernel, self.kind, self.block, self.thread, self.text)
 
 
 class Kernel(ctypes.Structure):

@@ -14,47 +14,18 @@ import numpy as np
 
 from ..errors import BackendError
 from . import host_abi
-from .host_abi import Fault, Kernel, Launch
+from .host_abi import Fault, Kernel, KernelFault, Launch
+
+__all__ = ["HostModule", "KernelFault"]
 
 STACK_BYTES = 124 * 1024
 MOST_SHARED = 227 * 1024
 MOST_ARGUMENTS = 64
 MOST_OS_THREADS = 16
 _POLL_MS = 100
+_KEEP = 8
 _lock = threading.Lock()  # a launch borrows the process's signal handlers: one at a time
-
-
-class KernelFault(BackendError):
-    """A kernel did something wrong while it ran on the CPU.
-
-    Parameters
-    ----------
-    kernel : str
-        Its name.
-    kind : str
-        "barrier", "mask", "deadlock", "bounds", "address", "stack", "arithmetic", "undefined", "argument",
-        "assert", "trap", "memory" or "timeout".
-    block, thread : tuple of int or None
-        Where it happened; None where that cannot be told.
-    text : str
-        What happened.
-    """
-
-    def __init__(
-        self,
-        kernel: str,
-        kind: str,
-        block: tuple[int, int, int] | None,
-        thread: tuple[int, int, int] | None,
-        text: str,
-    ) -> None:
-        place = f", block {block}" if block else ""
-        place += f", thread {thread}" if thread else ""
-        super().__init__(f"{kernel}{place}: {text}")
-        self.kernel, self.kind, self.block, self.thread, self.text = kernel, kind, block, thread, text
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.kernel, self.kind, self.block, self.thread, self.text)
+_warm: dict[Path, ctypes.CDLL] = {}  # libraries launched last, latest at the end: they keep stacks
 
 
 class HostModule:
@@ -214,6 +185,7 @@ class HostModule:
             raise
         finally:
             library.kd_host_finish(handle, fault)
+            self._keep_warm()
         if fault.set:
             block = tuple(fault.block) if fault.kind != b"timeout" or fault.has_thread else None
             text = fault.text.decode(errors="replace")
@@ -221,6 +193,13 @@ class HostModule:
                 text = f"stopped after {timeout:g} s" if timeout is not None else "stopped"
             thread = tuple(fault.thread) if fault.has_thread else None
             raise KernelFault(name, fault.kind.decode(), block, thread, text)
+
+    def _keep_warm(self) -> None:
+        """Release the memory of the library that was launched longest ago."""
+        _warm.pop(self.path, None)
+        _warm[self.path] = self._library
+        if len(_warm) > _KEEP:
+            _warm.pop(next(iter(_warm))).kd_host_trim()
 
     def _cancel(self, handle: int) -> None:
         while True:

@@ -6,6 +6,9 @@
 
 KD_HOST_API int kd_host_version() { return 1; }
 
+// Release memory kept for the next launch.
+KD_HOST_API void kd_host_trim() { kd_host::stack_pool.close(); }
+
 // Walk the kernels: pass null first, then what came back; null ends.
 KD_HOST_API const kd_host::Kernel* kd_host_kernel(const kd_host::Kernel* before)
 {
@@ -49,7 +52,17 @@ KD_HOST_API void* kd_host_start(const KdHostLaunch* request)
     return memory;
 }
 
-// 1 when the grid is done, 0 when `milliseconds` passed.
+// Interrupt all workers.  A signal that meets one between two fibers is ignored: repeat until all have left.
+inline void kd_host_interrupt(kd_host::Launch& launch)
+{
+    launch.cancelled = launch.stop = 1;
+    pthread_mutex_lock(&launch.mutex);
+    for (int i = 0; i < launch.worker_count && launch.running > 0; ++i)
+        if (launch.workers[i].started) pthread_kill(launch.workers[i].thread, SIGURG);
+    pthread_mutex_unlock(&launch.mutex);
+}
+
+// 1 when the grid is done, 0 when `milliseconds` passed.  After a fault of one block the others are interrupted.
 KD_HOST_API int kd_host_wait(void* handle, int milliseconds)
 {
     kd_host::Launch& launch = *static_cast<kd_host::Launch*>(handle);
@@ -63,21 +76,11 @@ KD_HOST_API int kd_host_wait(void* handle, int milliseconds)
     while (launch.running > 0 && status == 0) status = pthread_cond_timedwait(&launch.done, &launch.mutex, &until);
     const int done = launch.running == 0;
     pthread_mutex_unlock(&launch.mutex);
+    if (!done && launch.stop) kd_host_interrupt(launch);
     return done;
 }
 
-// Ask all workers to leave.  May have to be repeated: a signal that meets a worker between two fibers is ignored.
-KD_HOST_API void kd_host_cancel(void* handle)
-{
-    kd_host::Launch& launch = *static_cast<kd_host::Launch*>(handle);
-    launch.cancelled = 1;
-    launch.stop = 1;
-    pthread_mutex_lock(&launch.mutex);
-    if (launch.running > 0)
-        for (int i = 0; i < launch.worker_count; ++i)
-            if (launch.workers[i].started) pthread_kill(launch.workers[i].thread, SIGURG);
-    pthread_mutex_unlock(&launch.mutex);
-}
+KD_HOST_API void kd_host_cancel(void* handle) { kd_host_interrupt(*static_cast<kd_host::Launch*>(handle)); }
 
 // Join, copy results back if all went well, release; 1 and `fault` filled in if a block failed.
 KD_HOST_API int kd_host_finish(void* handle, kd_host::Fault* fault)
@@ -88,7 +91,9 @@ KD_HOST_API int kd_host_finish(void* handle, kd_host::Fault* fault)
     for (int i = 0; i < launch.worker_count; ++i) {
         pthread_join(launch.workers[i].thread, nullptr);
         const Fault& own = launch.workers[i].block->fault;
-        if (own.set && (!fault->set || own.position < fault->position)) *fault = own;
+        const bool interrupted = strcmp(own.kind, "timeout") == 0;  // tells less than what other blocks did
+        const bool first = !fault->set || strcmp(fault->kind, "timeout") == 0 || own.position < fault->position;
+        if (own.set && (interrupted ? !fault->set : first)) *fault = own;
     }
     restore_signals(launch);
     fflush(stdout);

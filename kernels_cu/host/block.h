@@ -7,6 +7,7 @@
 #define KD_HOST_BLOCK_H
 
 #include "fiber.h"
+#include "stacks.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

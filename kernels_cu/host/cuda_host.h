@@ -2,14 +2,17 @@
 //
 // kdtree_cupy/library/host_build.py puts this header before the user's file and a table of its kernels behind it.
 //
-//   fiber.h         threads as fibers              block.h      one block: run queue, faults
-//   waits.h         barriers, meeting of lanes     report.h     who waits where, in a deadlock
-//   warp.h          __syncthreads, __shfl_sync     atomics.h    atomicAdd, atomicCAS, ...
+//   fiber.h         threads as fibers              stacks.h     their memory
+//   block.h         one block: run queue, faults   report.h     who waits where, in a deadlock
+//   waits.h         barriers, meeting of lanes     warp.h       __syncthreads, __shfl_sync, ...
 //   vector_types.h  float4, make_int2, ...         numeric.h    half, bfloat16, 8-bit floats (+ numeric_api.h)
-//   intrinsics.h    __popc, __fmaf_rn, expf, ...   ubsan.h      reports of -fsanitize=undefined
+//   intrinsics.h    __popc, __fmaf_rn, expf, ...   atomics.h    atomicAdd, atomicCAS, ...
 //   memory.h        guards and canaries            kernels.h    table of kernels
 //   launch.h        grids, signals                 api.h        the C interface
+//   ubsan.h         reports of -fsanitize=undefined
 //
+// Stricter than a device: a thread that leaves the kernel before a barrier that others reach is a fault, and so is
+// one block meeting at two different __syncthreads of the source.
 // Shown: wrong logic and indices, divergent barriers and masks, dependence on the order of threads or blocks,
 // accesses out of bounds, uninitialised shared memory, undefined behaviour.  Not shown: races of the memory model
 // that no order of fibers provokes, bank conflicts, occupancy, time, the last bits of approximate functions.

@@ -2,8 +2,7 @@
 //
 // A switch saves the callee-saved registers of the ABI and nothing else (no signal mask), so it costs a few
 // nanoseconds; x86-64 and aarch64 have their own, KD_HOST_UCONTEXT or any other machine goes through ucontext
-// (two system calls a switch).  Each stack has an inaccessible page below it: an overflow faults at once and
-// launch.h reports it.
+// (two system calls a switch).
 #ifndef KD_HOST_FIBER_H
 #define KD_HOST_FIBER_H
 
@@ -12,18 +11,12 @@
 #define _DARWIN_C_SOURCE 1
 #endif
 #include <stddef.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #if !defined(KD_HOST_UCONTEXT) && !defined(__x86_64__) && !defined(__aarch64__)
 #define KD_HOST_UCONTEXT 1
 #endif
 #ifdef KD_HOST_UCONTEXT
 #include <ucontext.h>
-#endif
-
-#ifndef MAP_NORESERVE
-#define MAP_NORESERVE 0
 #endif
 
 namespace kd_host {
@@ -128,62 +121,6 @@ inline void context_make(Context& made, char* low, size_t bytes, Entry entry)
 inline void context_switch(Context& from, Context& to) { kd_host_switch(&from.stack_pointer, to.stack_pointer); }
 
 #endif  // KD_HOST_UCONTEXT
-
-inline size_t page_bytes()
-{
-    static const size_t bytes = size_t(sysconf(_SC_PAGESIZE));
-    return bytes;
-}
-
-inline size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
-
-// The stacks of one operating-system thread.  A stack is made accessible when it is first taken and reused last
-// in, first out: a kernel without barriers runs all its threads on one warm stack.
-struct Stacks {
-    char* base;
-    size_t stride;  // guard page included
-    int capacity, fresh, free_count;
-    int* free_list;
-
-    bool open(int count, size_t bytes)
-    {
-        stride = round_up(bytes, page_bytes()) + page_bytes();
-        capacity = count;
-        fresh = free_count = 0;
-        void* got = mmap(nullptr, stride * size_t(count), PROT_NONE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
-        base = got == MAP_FAILED ? nullptr : static_cast<char*>(got);
-        free_list = static_cast<int*>(__builtin_malloc(sizeof(int) * size_t(count)));
-        return base && free_list;
-    }
-
-    void close()
-    {
-        if (base) munmap(base, stride * size_t(capacity));
-        __builtin_free(free_list);
-    }
-
-    // Lowest usable byte of a stack, or null when the system refuses more memory.
-    char* take()
-    {
-        if (free_count > 0) return base + stride * size_t(free_list[--free_count]) + page_bytes();
-        char* low = base + stride * size_t(fresh) + page_bytes();
-        if (mprotect(low, stride - page_bytes(), PROT_READ | PROT_WRITE) != 0) return nullptr;
-        ++fresh;
-        return low;
-    }
-
-    void give(char* low) { free_list[free_count++] = int(size_t(low - base) / stride); }
-
-    size_t usable() const { return stride - page_bytes(); }
-
-    // Bytes to leave unused at the top: were all stacks alike, their hot lines would fight for one cache set.
-    size_t colour(const char* low) const { return size_t(low - base) / stride % 32 * 128; }
-
-    bool owns(const char* address) const
-    {
-        return base && address >= base && address < base + stride * size_t(capacity);
-    }
-};
 
 }  // namespace kd_host
 #endif

@@ -31,6 +31,7 @@ template <int... I> struct MakeIndices<0, I...> { using type = Indices<I...>; };
 
 template <class... P>
 struct Signature {
+    static_assert((sizeof(P) + ... + 0) <= 4096, "parameters of a kernel are at most 4096 bytes");
     static constexpr unsigned sizes[sizeof...(P) + 1] = {unsigned(sizeof(P))..., 0};
     static constexpr unsigned char pointers[sizeof...(P) + 1] = {IsPointer<P>::value..., 0};
 

@@ -53,14 +53,14 @@ struct Worker {
     volatile bool started;
 };
 
-constexpr int most_workers = 64, most_arguments = 64;
+constexpr int most_workers = 16, most_arguments = 64;  // as in host_abi.py
 
 struct Launch {
     Kernel* kernel;
     int buffer_count, worker_count;
     KdHostBuffer buffers[most_arguments];
     Guarded guarded[most_arguments];
-    char values[most_arguments][256];
+    alignas(64) char values[4096 + 64 * most_arguments];
     void* arguments[most_arguments];
     long long blocks, next, step, shift;
     volatile int stop, cancelled;
@@ -112,7 +112,9 @@ inline void on_signal(int number, siginfo_t* info, void*)
         fail_address(worker, static_cast<const char*>(info->si_addr));
     }
     if (number == SIGURG) return;
-    signal(number, SIG_DFL);  // not ours: returning runs the faulting instruction again, which ends the process
+    // Not ours: returning runs the faulting instruction again, now under the process's own handler.
+    for (int i = 0; launch && i < 5; ++i)
+        if (signals[i] == number) sigaction(number, &launch->former[i], nullptr);
 }
 
 inline void catch_signals(Launch& launch)
@@ -207,13 +209,13 @@ inline bool open_worker(Worker& worker, Launch& launch, const KdHostLaunch& requ
     block.arguments = launch.arguments;
     if (!worker.shared.open(request.shared_bytes, 128)) return false;
     block.shared = worker.shared.data, block.shared_bytes = request.shared_bytes;
-    return block.stacks.open(block.count, request.stack_bytes);
+    return stack_pool.take(block.stacks, request.stack_bytes);
 }
 
 inline void close_worker(Worker& worker)
 {
     if (worker.block) {
-        worker.block->stacks.close();
+        stack_pool.give(worker.block->stacks);
         munmap(worker.block, sizeof(Block));
     }
     worker.shared.close();
@@ -230,16 +232,17 @@ inline bool open_arguments(Launch& launch, const KdHostLaunch& request)
         if (buffer.bytes) memcpy(launch.guarded[i].data, buffer.data, buffer.bytes);
         if (!buffer.writable) launch.guarded[i].make_read_only();
     }
-    for (int i = 0; i < request.argument_count; ++i) {
+    char* value = launch.values;
+    for (int i = 0; i < request.argument_count; value += round_up(launch.kernel->sizes[i], 64), ++i) {
         const KdHostArgument& argument = request.arguments[i];
-        launch.arguments[i] = launch.values[i];
+        launch.arguments[i] = value;
         if (argument.buffer < 0) {
-            memcpy(launch.values[i], argument.value, launch.kernel->sizes[i]);
+            memcpy(value, argument.value, launch.kernel->sizes[i]);
             continue;
         }
         const KdHostBuffer& buffer = launch.buffers[argument.buffer];
         char* base = (buffer.guard ? launch.guarded[argument.buffer].data : buffer.data) + argument.offset;
-        memcpy(launch.values[i], &base, sizeof base);
+        memcpy(value, &base, sizeof base);
     }
     return true;
 }

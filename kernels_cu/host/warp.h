@@ -107,7 +107,7 @@ inline void combine_match(Warp& warp, unsigned lanes)
     }
 }
 
-struct Add { template <class T> static T of(T a, T b) { return a + b; } };
+struct Add { static unsigned of(unsigned a, unsigned b) { return a + b; } };  // signed sums wrap on the device
 struct Min { template <class T> static T of(T a, T b) { return b < a ? b : a; } };
 struct Max { template <class T> static T of(T a, T b) { return a < b ? b : a; } };
 struct And { template <class T> static T of(T a, T b) { return a & b; } };

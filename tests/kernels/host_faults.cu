@@ -110,6 +110,12 @@ extern "C" __global__ void endless(int bad, volatile int* flag, int with_barrier
         if (with_barrier || !HERE) __syncthreads();
 }
 
+extern "C" __global__ void fault_beside_endless(int bad, volatile int* flag)
+{
+    if (HERE) __trap();
+    while (flag[0] == 0) {}
+}
+
 extern "C" __global__ void traps(int bad, int kind)
 {
     if (!HERE || threadIdx.x != 4) return;
