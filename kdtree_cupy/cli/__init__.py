@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "trace": ("kdtree_cupy.cli.trace", "Look into, check and convert traces and other KDTR files."),
     "report": ("kdtree_cupy.cli.report", "Registers, spills, shared memory of every kernel; no GPU."),
+    "selftest": ("kdtree_cupy.cli.selftest", "Every kernel against its reference on this machine."),
     "doctor": ("kdtree_cupy.cli.doctor", "Driver, devices, compilers, caches: what is wrong, and the cure."),
 }
 """Name of each sub-command: its module and its line in ``kdtree --help``."""
