@@ -178,8 +178,8 @@ def test_traps(kind, name, words):
     assert (found.kind, found.block, found.thread) == (name, (2, 0, 0), (4, 0, 0)) and words in found.text
 
 
-@pytest.mark.parametrize("with_barrier", [0, 1])
-def test_an_endless_loop_is_stopped(with_barrier):
+@pytest.mark.parametrize("with_barrier", [0, 1, 2])
+def test_an_endless_loop_is_stopped(with_barrier, capfd):
     begin = time.monotonic()
     found = fault("endless", BAD, ints(1) * 0, np.int32(with_barrier), timeout=0.3, os_threads=2)
     assert found.kind == "timeout" and "stopped after 0.3 s" in found.text

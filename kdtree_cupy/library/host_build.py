@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -42,6 +43,8 @@ _EXTERN_SHARED = re.compile(r"\bextern\s+(?:__align__\s*\([^)]*\)\s*)?__shared__
 def flags(compiler: Compiler, *, sanitize: bool = False) -> tuple[str, ...]:
     """Return the options of every compilation; never for this CPU only, because results are kept."""
     more: tuple[str, ...] = ("-fstack-clash-protection",) if sys.platform == "linux" else ()
+    if platform.machine() in ("x86_64", "AMD64", "i686"):
+        more += ("-fcf-protection=none",)  # a shadow stack knows nothing of fibers
     if compiler.family == "gcc":
         more += ("-fno-gnu-unique",)
     if compiler.family == "zig":

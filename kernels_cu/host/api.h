@@ -96,7 +96,6 @@ KD_HOST_API int kd_host_finish(void* handle, kd_host::Fault* fault)
         if (own.set && (interrupted ? !fault->set : first)) *fault = own;
     }
     restore_signals(launch);
-    fflush(stdout);
     if (!fault->set && launch.cancelled) {
         fault->set = true;
         snprintf(fault->kind, sizeof fault->kind, "timeout");

@@ -48,6 +48,8 @@
 #define gridDim (kd_host::current->block->grid)
 static const int warpSize = 32;
 
+#define printf(...) kd_host::print(__VA_ARGS__)
+
 #undef assert
 #define assert(condition)                                                                                    \
     ((condition) ? (void)0                                                                                   \

@@ -215,6 +215,22 @@ inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __nanosleep(unsigned) { kd_host::pause(); }
 
+namespace kd_host {
+
+// printf of a kernel: straight to the file descriptor, since a stopped kernel must not take a lock of stdio with it.
+__attribute__((format(printf, 1, 2))) inline int print(const char* format, ...)
+{
+    char text[1024];
+    va_list list;
+    va_start(list, format);
+    const int length = vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    const size_t bytes = length < 0 ? 0 : size_t(length) < sizeof text ? size_t(length) : sizeof text - 1;
+    return write(STDOUT_FILENO, text, bytes) < 0 ? -1 : length;
+}
+
+}  // namespace kd_host
+
 [[noreturn]] inline void __trap() { kd_host::fail("trap", "the kernel called __trap()"); }
 
 #endif

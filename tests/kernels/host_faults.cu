@@ -106,8 +106,10 @@ extern "C" __global__ void divide(int bad, int zero, int* out)
 
 extern "C" __global__ void endless(int bad, volatile int* flag, int with_barrier)
 {
-    while (flag[0] == 0)
+    while (flag[0] == 0) {
+        if (with_barrier == 2 && threadIdx.x == 0) printf("still here\n");
         if (with_barrier || !HERE) __syncthreads();
+    }
 }
 
 extern "C" __global__ void fault_beside_endless(int bad, volatile int* flag)
