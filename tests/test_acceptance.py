@@ -63,8 +63,6 @@ def test_published_histograms(shares, pooled):
     assert stats.tau(rounds).pooled == pytest.approx(pooled, abs=1.05e-3)
     survival = stats.survival(histogram)
     assert survival[0] == 1 and survival.sum() == pytest.approx(stats.tau(rounds).pooled)
-        pooled, abs=5e-4
-    )  # E[tokens] = sum of P(>= d)
 
 
 def test_published_survival_is_nearly_geometric():
