@@ -16,51 +16,58 @@ import numpy as np
 from .library import arrays
 
 if TYPE_CHECKING:
-    from .library import Run
+    from .library import KernelLibrary, Run
 
 Array = Any
-FILE = "verify_attn.cu"
+FILE, FILE_SM90 = "verify_attn.cu", "verify_attn_sm90.cu"
 LATENT, WIDTH, UNIT = 512, 576, 16
 FIXED_CHUNK = 512
 """KV rows of a chunk with ``splits="fixed"``."""
-LEAST_UNITS = 8
-"""Fewest units of KV rows that are worth a block of their own."""
+LEAST_ROWS = 192
+"""Fewest KV rows that are worth a block of their own."""
 HOST_BLOCKS = 5
 """Blocks on the host: few, but enough that tiles are cut."""
 CXX = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 
 
 class Variant(NamedTuple):
-    """One tensor-core kernel: 16 * ``tiles`` rows a group of four warps, ``groups`` of them a block."""
+    """One kernel: ``rows`` query rows a block, ``groups`` groups of four warps, units of ``unit`` KV rows."""
 
+    file: str
     kernel: str
-    tiles: int
+    rows: int
     groups: int
+    unit: int = UNIT
 
     @property
-    def rows(self) -> int:
-        """Rows of a block."""
-        return 16 * self.tiles * self.groups
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 128 * self.groups
 
     def shared_bytes(self, stages: int) -> int:
-        """Dynamic shared memory: ``Layout::bytes`` of verify_attn_tile.cuh."""
-        pitch = 2 * WIDTH + 16
-        scores = 4 * 3 * 512 if self.tiles == 2 else 2 * 4 * 512
-        group = 2 * (scores + 16 * self.tiles * (48 + 4))
+        """Dynamic shared memory: ``Layout::bytes`` of verify_attn_tile.cuh, or of verify_attn_groups.cuh."""
+        if self.file == FILE_SM90:
+            ring, q = stages * self.unit * WIDTH * 2, self.rows * (WIDTH - 128) * 2
+            return ring + q + 128 * (3 * 16 + 8) + (2 * stages + 2) * 8 + 96
+        tiles = self.rows // (16 * self.groups)
+        scores = 4 * 3 * 512 if tiles == 2 else 2 * 4 * 512
+        group = 2 * (scores + 16 * tiles * (48 + 4))
         rope = self.rows * (2 * (WIDTH - LATENT) + 16)
-        return stages * UNIT * pitch + self.groups * group + rope + (2 * stages + 2) * 8 + 96
+        return stages * UNIT * (2 * WIDTH + 16) + self.groups * group + rope + (2 * stages + 2) * 8 + 96
 
 
-ROWS64 = Variant("verify_attn_rows64", 2, 2)
-ROWS32 = Variant("verify_attn_rows32", 2, 1)
-ROWS16 = Variant("verify_attn_rows16", 1, 1)
+ROWS64 = Variant(FILE, "verify_attn_rows64", 64, 2)
+ROWS32 = Variant(FILE, "verify_attn_rows32", 32, 1)
+ROWS16 = Variant(FILE, "verify_attn_rows16", 16, 1)
+WGMMA = Variant(FILE_SM90, "verify_attn_wgmma", 64, 3, 48)
 COMBINE_ROWS = 128
 
 
 @dataclass(frozen=True)
 class Card:
-    """What the choices depend on: multiprocessors, shared memory of a block and of a multiprocessor."""
+    """What the choices depend on; shared memory of a block and of a multiprocessor, in bytes."""
 
+    capability: tuple[int, int]
     multiprocessors: int
     block_shared: int
     shared: int
@@ -70,34 +77,43 @@ class Card:
 def card(device: int | None) -> Card:
     """Return the card with ordinal ``device``; for the host one that forces cut tiles."""
     if device is None:
-        return Card(HOST_BLOCKS, 101_376, 102_400)
+        return Card((12, 0), HOST_BLOCKS, 101_376, 102_400)
     import cupy
 
     told = cupy.cuda.Device(device).attributes
     return Card(
+        (told["ComputeCapabilityMajor"], told["ComputeCapabilityMinor"]),
         told["MultiProcessorCount"],
         told["MaxSharedMemoryPerBlockOptin"],
         told["MaxSharedMemoryPerMultiprocessor"],
     )
 
 
-def variant_for(rows: int, splits: int | str) -> Variant:
-    """Return the kernel for ``rows`` (node, head) pairs; one kernel for all if results must not depend on N."""
-    if splits == "fixed" or rows > ROWS32.rows:
+def variant_for(rows: int, splits: int | str, warp_groups: bool) -> Variant:
+    """Return the kernel for ``rows`` (node, head) pairs; one for all if results must not depend on N."""
+    if splits == "fixed":
         return ROWS64
+    if rows > ROWS32.rows:
+        return WGMMA if warp_groups else ROWS64
     return ROWS32 if rows > ROWS16.rows else ROWS16
 
 
+def uses_warp_groups(library: KernelLibrary, on: Card) -> bool:
+    """Return whether the sm_90a kernel may run; the macro KD_WARP_GROUPS (0, 1) overrules the card."""
+    return bool(int(library.defines.get("KD_WARP_GROUPS", on.capability == (9, 0))))
+
+
 def stages_and_blocks(variant: Variant, on: Card) -> tuple[int, int]:
-    """Return units in the ring and blocks per multiprocessor: two small blocks if three units fit for each."""
-    wanted = 2 if variant.groups == 1 else 1
-    for blocks in range(wanted, 0, -1):
+    """Return units in the ring and blocks per multiprocessor: two small blocks if both have three units."""
+    if variant.file == FILE_SM90:
+        return 3, 1
+    for blocks in range(2 if variant.groups == 1 else 1, 0, -1):
         room = min(on.block_shared, on.shared // blocks - 1024)
         for stages in range(8, 2, -1):
             if variant.shared_bytes(stages) <= room:
                 return stages, blocks
     raise ValueError(
-        f"{variant.kernel} needs {variant.shared_bytes(3)} bytes of shared memory, this card has less"
+        f"{variant.kernel} needs {variant.shared_bytes(3)} bytes of shared memory, the card has less"
     )
 
 
@@ -179,9 +195,11 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
             raise ValueError(
                 f"{name}: got an array that does not start at a multiple of 16 bytes, wanted one"
             )
-    variant, on = variant_for(nodes * heads, splits), card(run.device)
+    on = card(run.device)
+    variant = variant_for(nodes * heads, splits, uses_warp_groups(run.library, on))
     stages, each = stages_and_blocks(variant, on)
-    stages = int(run.library.defines.get("KD_STAGES", stages))
+    if variant.file == FILE and "KD_STAGES" in run.library.defines:
+        stages = int(run.library.defines["KD_STAGES"])
     tiles = math.ceil(nodes * heads / variant.rows)
     plan = cut(splits, batch, tiles, pages * rows_of + nodes, each * on.multiprocessors)
     stream = current_stream(run, q)
@@ -189,17 +207,19 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     partial = take("partial", plan.slots * variant.rows * LATENT, "float32")
     partial_lse = take("partial_lse", plan.slots * variant.rows, "float32")
     table = take("table", batch * tiles * 4, "int32")
-    least = int(run.library.defines.get("KD_LEAST_UNITS", LEAST_UNITS))
+    least = int(run.library.defines.get("KD_LEAST_UNITS", LEAST_ROWS // variant.unit))
+    if variant.file == FILE:
+        defines["KD_STAGES"] = stages
     run.launch(
-        FILE, variant.kernel, plan.blocks, 128 * variant.groups,
+        variant.file, variant.kernel, plan.blocks, variant.threads,
         (*inputs, partial, partial_lse, table, batch, nodes, heads, words, stride, rows_of, pages,
          plan.chunk_units, plan.most_chunks, least, np.float32(arguments.scale * math.log2(math.e))),
-        shared_bytes=variant.shared_bytes(stages), defines=defines | {"KD_STAGES": stages},
+        shared_bytes=variant.shared_bytes(stages), defines=defines,
     )  # fmt: skip
     if plan.most_chunks == 1 and arguments.counts is None:
         return
     run.launch(
         FILE, "verify_attn_combine", (nodes * heads, batch), COMBINE_ROWS,
         (partial, partial_lse, table, arguments.counts, out, lse, nodes, heads, variant.rows),
-        defines=defines | {"KD_STAGES": stages},
+        defines=defines,
     )  # fmt: skip
