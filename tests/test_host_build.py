@@ -91,6 +91,15 @@ def test_the_same_input_gives_the_same_bytes(tmp_path):
 
 
 @needs_compiler
+def test_a_library_built_again_at_the_same_path_is_the_new_one(tmp_path):
+    for factor in (2, 3, 4):
+        out = np.zeros(1, np.int32)
+        built = build(SIMPLE.replace("2 *", f"{factor} *"), tmp_path)
+        HostModule(built).launch("twice", 1, 1, [np.ones(1, np.int32), out, np.int32(0)])
+        assert out[0] == factor
+
+
+@needs_compiler
 @pytest.mark.parametrize(
     ("text", "message"),
     [
