@@ -91,14 +91,12 @@ def _build_block(out: BestFirst, todo: np.ndarray, logprobs: np.ndarray, wanted:
 
 
 def _empty(positions: int, num_nodes: int) -> BestFirst:
-    def full(value: float, dtype: type) -> np.ndarray:
-        return np.full((positions, num_nodes), value, dtype)
-
+    shape = (positions, num_nodes)
     out = BestFirst(
-        parents=full(-1, np.int32),
-        depths=full(0, np.int32),
-        ranks=full(-1, np.int32),
-        scores=full(-np.inf, np.float64),
+        parents=np.full(shape, -1, np.int32),
+        depths=np.zeros(shape, np.int32),
+        ranks=np.full(shape, -1, np.int32),
+        scores=np.full(shape, -np.inf),
         counts=np.zeros(positions, np.int32),
     )
     out.scores[:, 0] = 0.0
@@ -109,17 +107,20 @@ def _guess(logprobs: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Return a score per position that about ``wanted`` nodes reach.
 
     The number of nodes per score bin and depth is the convolution of the rows' histograms.  Weights
-    ``exp(-_TILT * cost)`` keep the FFT from wrapping and from drowning the near bins in the huge far ones.
+    ``exp(-_TILT * cost)`` keep the FFT from drowning the near bins in the huge far ones.
     """
     positions, depth, _ = logprobs.shape
     bins = 2 * _BINS
-    cost = np.rint(np.minimum(-logprobs, 2.0 * _BINS * _BIN_WIDTH) / _BIN_WIDTH).astype(np.int64)
-    row = np.arange(positions * depth).reshape(positions, depth, 1)
-    near = cost < _BINS
-    histogram = np.bincount((row * bins + cost)[near], minlength=positions * depth * bins)
-    tilt = np.exp(-_TILT * _BIN_WIDTH * np.arange(bins))
-    spectrum = np.fft.rfft(histogram.reshape(positions, depth, bins) * tilt, axis=2)
-    mass = np.fft.irfft(np.cumprod(spectrum, axis=1).sum(1), n=bins, axis=1)[:, :_BINS]
+    by_depth = np.ascontiguousarray(logprobs.transpose(1, 0, 2))
+    cost = (np.minimum(-by_depth, (bins - 1) * _BIN_WIDTH) / _BIN_WIDTH + 0.5).astype(np.int32)
+    row = np.arange(depth * positions, dtype=np.int32).reshape(depth, positions, 1) * bins
+    histogram = np.bincount((row + cost).ravel(), minlength=depth * positions * bins)
+    tilt = np.exp(-_TILT * _BIN_WIDTH * np.arange(bins)) * (np.arange(bins) < _BINS)  # the rest would wrap
+    spectrum = np.fft.rfft(histogram.reshape(depth, positions, bins) * tilt, axis=2)
+    total = spectrum[-1]
+    for level in spectrum[-2::-1]:  # s1 + s1 s2 + ... = s1 (1 + s2 (1 + ...))
+        total = level + level * total
+    mass = np.fft.irfft(total, n=bins, axis=1)[:, :_BINS]
     reached = np.cumsum(mass / tilt[:_BINS], axis=1) >= (_OVERSHOOT * wanted)[:, None]
     first = np.where(reached.any(1), reached.argmax(1), _BINS)
     return -(first + 0.5) * _BIN_WIDTH
@@ -169,9 +170,8 @@ def _best_of_level(
 ) -> np.ndarray:
     """Return the mask of the ``wanted`` best entries of each position; ties go to the smaller rank tuple."""
     order = np.lexsort((-score, position))  # stable: entries of a position are stored by rank tuple
-    start = np.cumsum(size) - size
     place = np.empty(position.size, np.int64)
-    place[order] = np.arange(position.size) - start[position[order]]
+    place[order] = np.arange(position.size) - (np.cumsum(size) - size)[position[order]]
     return place < wanted[position]
 
 
