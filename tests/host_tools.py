@@ -7,6 +7,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kdtree_cupy.library import host_build
@@ -41,3 +42,21 @@ def module_of(text: str, **options: object) -> HostModule:
     out = Path(tempfile.mkdtemp(dir=_folder.name)) / "kernels.so"
     sources = {**texts("host_primitives.cu"), "mine.cu": text}
     return HostModule(host_build.build(sources, "mine.cu", {}, out=out, **options))
+
+
+def partition(rng: np.random.Generator, threads: int) -> np.ndarray:
+    """Return a mask per thread: each warp split at random into groups."""
+    masks = np.zeros(threads, np.uint32)
+    for begin in range(0, threads, 32):
+        group = rng.integers(0, rng.integers(1, 6), 32)
+        for g in set(group):
+            lanes = np.flatnonzero(group == g)
+            masks[begin + lanes] = np.bitwise_or.reduce(np.uint32(1) << lanes.astype(np.uint32))
+    return masks
+
+
+def groups(masks: np.ndarray):
+    """Yield (mask, thread numbers) of each group of a partition."""
+    for begin in range(0, len(masks), 32):
+        for mask in np.unique(masks[begin : begin + 32]):
+            yield mask, begin + np.flatnonzero(masks[begin : begin + 32] == mask)

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from host_tools import SEEDS, module, needs_compiler
+from host_tools import SEEDS, groups, module, needs_compiler, partition
 
 pytestmark = needs_compiler
 FULL = 0xFFFFFFFF
@@ -23,24 +23,6 @@ def run(request):
         primitives.launch(name, grid, block, list(args), seed=seed, timeout=60, **options)
 
     return launch
-
-
-def partition(rng: np.random.Generator, threads: int) -> np.ndarray:
-    """Return a mask per thread: each warp split at random into groups."""
-    masks = np.zeros(threads, np.uint32)
-    for begin in range(0, threads, 32):
-        group = rng.integers(0, rng.integers(1, 6), 32)
-        for g in set(group):
-            lanes = np.flatnonzero(group == g)
-            masks[begin + lanes] = np.bitwise_or.reduce(np.uint32(1) << lanes.astype(np.uint32))
-    return masks
-
-
-def groups(masks: np.ndarray):
-    """Yield (mask, thread numbers) of each group of a partition."""
-    for begin in range(0, len(masks), 32):
-        for mask in np.unique(masks[begin : begin + 32]):
-            yield mask, begin + np.flatnonzero(masks[begin : begin + 32] == mask)
 
 
 def test_indices(run):
@@ -145,7 +127,7 @@ def test_block_reductions(run):
 
 def test_nested_groups(run):
     out = np.full(32, -1, np.int32)
-    run("nested_groups", 1, 32, out)
+    run("nested_groups", 1, 32, out, np.int32(28))
     seen = np.where(np.arange(32) < 16, (np.arange(32) ^ 1) + 3, np.arange(32))
     wanted = np.append(seen[1:28], -1)  # lane 28 took no part: its value is undefined, and reads as poison
     np.testing.assert_array_equal(out[:28], wanted)
@@ -222,16 +204,33 @@ def test_floats(run):
     edge = np.array([0.5, 1.5, 2.5, -0.5, -2.5, 3e9, -3e9, 5e9, np.nan, np.inf, -np.inf, 0.0])
     y = np.concatenate([edge, rng.standard_normal(500) * 10.0 ** rng.integers(-5, 8, 500)])
     x = y.astype(np.float32)
-    whole, real = np.zeros((len(x), 6), np.int32), np.zeros((len(x), 8))
-    run("floats", 2, 256, x, y, whole, real, np.int32(len(x)))
+    whole, wide, real = (
+        np.zeros((len(x), 6), np.int32),
+        np.zeros((len(x), 4), np.int64),
+        np.zeros((len(x), 8)),
+    )
+    run("floats", 2, 256, x, y, whole, wide, real, np.int32(len(x)))
 
-    def integer(v, low=-(2**31), high=2**31 - 1):
-        return np.where(np.isnan(v), 0, np.clip(v, low, high)).astype(np.int64)
+    def integer(v, low=-(2**31), high=2**31 - 1, nan=0):
+        return np.where(np.isnan(v), nan, np.clip(v, low, high)).astype(np.int64)
 
     x64 = x.astype(np.float64)
     rounded = [integer(f(x64)) for f in (np.rint, np.trunc, np.floor, np.ceil)]
-    rounded += [integer(np.rint(x64), 0, FULL).astype(np.uint32).view(np.int32), integer(np.trunc(y))]
+    rounded += [
+        integer(np.rint(x64), 0, FULL).astype(np.uint32).view(np.int32),
+        integer(np.trunc(y), nan=-(2**31)),
+    ]
     np.testing.assert_array_equal(whole, np.stack(rounded, -1))
+
+    def exact(v, low, high, nan):
+        return [nan if np.isnan(one) else min(max(one, low), high) for one in v.tolist()]
+
+    top = 2**63
+    wanted = [
+        exact(np.rint(x64), -top, top - 1, -top), exact(np.trunc(y), -top, top - 1, -top),
+        exact(np.floor(y), 0, 2 * top - 1, top), exact(np.ceil(y), 0, FULL, 2**31),
+    ]  # fmt: skip
+    assert [[int(v) & (2 * top - 1) for v in row] for row in wanted] == wide.T.view(np.uint64).tolist()
     with np.errstate(invalid="ignore", over="ignore"):
         fused = [float(Fraction(v) ** 2 - 1) if np.isfinite(v) else v * v for v in y.tolist()]
         wanted = [

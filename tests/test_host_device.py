@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from host_tools import module, needs_compiler
+from host_tools import module, needs_compiler, partition
 from library_tools import KERNELS
-from test_host import partition
 from test_host_numeric import TYPES, boundaries
 
 from kdtree_cupy.library import KernelLibrary
@@ -42,13 +41,15 @@ def cases():
     yield p, "barrier_votes", 1, 96, [RNG.integers(0, 3, 96).astype(np.int32), np.zeros((3, 96), np.int32)], 0
     sums = [RNG.standard_normal(1024).astype(np.float32), integers(999, 1024)]
     yield p, "block_totals", 1, 1024, [*sums, np.zeros(1024, np.float32), np.zeros(2, np.int32)], 0
+    yield p, "nested_groups", 1, 32, [np.zeros(32, np.int32), np.int32(27)], 0
+    yield p, "active_masks", 1, 64, [np.zeros(64, np.uint32)], 0
     yield p, "reverse_shared", 5, 256, [integers(999, 1280), np.zeros(1280, np.int32)], 1024
     bits = [RNG.integers(0, 2**32, 500).astype(np.uint32) for _ in range(2)]
     yield p, "bits", 2, 256, [*bits, np.zeros((500, 18), np.uint32), np.int32(500)], 0
     x = np.concatenate(
         [RNG.standard_normal(200) * 10.0 ** RNG.integers(-5, 12, 200), [np.nan, np.inf, -np.inf]]
     )
-    results = [np.zeros((203, 6), np.int32), np.zeros((203, 8))]
+    results = [np.zeros((203, 6), np.int32), np.zeros((203, 4), np.int64), np.zeros((203, 8))]
     yield p, "floats", 1, 256, [x.astype(np.float32), x, *results, np.int32(203)], 0
     decoded = [np.zeros(65536, np.float32) for _ in range(4)]
     yield n, "decode", 256, 256, [*decoded, np.int32(65536)], 0
@@ -63,7 +64,10 @@ def cases():
         abc = (RNG.standard_normal((3, 5000)) * 2.0 ** RNG.integers(-6, 6, (3, 5000))).astype(TYPES[name][0])
         results = np.zeros((5000, 9), np.uint16)
         yield n, f"{name}_arithmetic", 20, 256, [abc.view(np.uint16), results, np.int32(5000)], 0
-    a, b = (integers(8, (32, k)).astype(np.float16).view(np.uint16).astype(np.uint32) * 65537 for k in (4, 2))
+    whole = np.array(
+        [0, 0x4000, 0xC000, 0x4400, 0xC400], np.uint16
+    )  # small whole numbers as half and as bfloat16
+    a, b = (RNG.choice(whole, (32, 2 * k)).view(np.uint32) for k in (4, 2))
     yield t, "fragments", 1, 32, [a, b, integers(99, (2, 32, 4), np.float32)], 0
     yield (
         t,

@@ -129,13 +129,14 @@ inline float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.
 
 namespace kd_host {
 
-// Conversion to an integer type as the device does it: NaN gives 0, what is out of range the nearest end.
-template <class T>
+// Conversion to an integer type as PTX defines it: what is out of range gives the nearest end; NaN gives 0 from
+// float to 32 bits, else the pattern with only the highest bit set.
+template <class From, class T>
 inline T to_integer(double x)
 {
     constexpr bool is_signed = T(-1) < T(0);
     constexpr T high = is_signed ? T((1ull << (sizeof(T) * 8 - 1)) - 1) : T(-1), low = is_signed ? T(-high - 1) : T(0);
-    if (x != x) return 0;
+    if (x != x) return sizeof(From) == 4 && sizeof(T) == 4 ? T(0) : T(1ull << (sizeof(T) * 8 - 1));
     if (x >= double(high)) return high;
     return x <= double(low) ? low : T(x);
 }
@@ -143,10 +144,10 @@ inline T to_integer(double x)
 }  // namespace kd_host
 
 #define KD_TO_INTEGER(From, from, To, to)                                                              \
-    inline To __##from##2##to##_rn(From x) { return kd_host::to_integer<To>(rint(double(x))); }        \
-    inline To __##from##2##to##_rz(From x) { return kd_host::to_integer<To>(trunc(double(x))); }       \
-    inline To __##from##2##to##_rd(From x) { return kd_host::to_integer<To>(floor(double(x))); }       \
-    inline To __##from##2##to##_ru(From x) { return kd_host::to_integer<To>(ceil(double(x))); }
+    inline To __##from##2##to##_rn(From x) { return kd_host::to_integer<From, To>(rint(double(x))); }        \
+    inline To __##from##2##to##_rz(From x) { return kd_host::to_integer<From, To>(trunc(double(x))); }       \
+    inline To __##from##2##to##_rd(From x) { return kd_host::to_integer<From, To>(floor(double(x))); }       \
+    inline To __##from##2##to##_ru(From x) { return kd_host::to_integer<From, To>(ceil(double(x))); }
 KD_TO_INTEGER(float, float, int, int)
 KD_TO_INTEGER(float, float, unsigned, uint)
 KD_TO_INTEGER(float, float, long long, ll)

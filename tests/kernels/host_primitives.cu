@@ -87,14 +87,15 @@ extern "C" __global__ void block_totals(const float* __restrict__ x, const int* 
 }
 
 // Inner groups may meet often while the rest of the warp waits for them; lanes that ended are not waited for.
-extern "C" __global__ void nested_groups(int* out)
+extern "C" __global__ void nested_groups(int* out, int lanes)
 {
     const int lane = lane_id();
     int seen = lane;
     if (lane < 16)
         for (int r = 0; r < 3; ++r) seen = __shfl_xor_sync(0xffffu, seen, 1) + 1;
     if (lane >= 28) return;
-    out[lane] = __shfl_down_sync(KD_FULL_MASK, seen, 1);
+    const int next = __shfl_down_sync(KD_FULL_MASK, seen, 1);
+    if (lane < lanes) out[lane] = next;
 }
 
 extern "C" __global__ void active_masks(unsigned* out)
@@ -159,13 +160,16 @@ extern "C" __global__ void bits(const unsigned* __restrict__ x, const unsigned* 
     row[17] = __ldg(&x[i]);
 }
 
-extern "C" __global__ void floats(const float* __restrict__ x, const double* __restrict__ y, int* whole, double* real, int n)
+extern "C" __global__ void floats(const float* __restrict__ x, const double* __restrict__ y, int* whole, long long* wide, double* real, int n)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     int* w = whole + 6 * i;
     w[0] = __float2int_rn(x[i]), w[1] = __float2int_rz(x[i]), w[2] = __float2int_rd(x[i]), w[3] = __float2int_ru(x[i]);
     w[4] = int(__float2uint_rn(x[i])), w[5] = __double2int_rz(y[i]);
+    long long* l = wide + 4 * i;
+    l[0] = __float2ll_rn(x[i]), l[1] = __double2ll_rz(y[i]), l[2] = (long long)__double2ull_rd(y[i]);
+    l[3] = __double2uint_ru(y[i]);
     double* r = real + 8 * i;
     r[0] = fmaf(x[i], x[i], -1.0f), r[1] = __fma_rn(y[i], y[i], -1.0), r[2] = fminf(x[i], 0.5f), r[3] = fmax(y[i], 0.5);
     r[4] = __fadd_rn(x[i], 1.0f), r[5] = double(__double2float_rn(y[i])), r[6] = fabsf(x[i]), r[7] = min(x[i], 2.0f);
