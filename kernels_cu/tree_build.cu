@@ -1,9 +1,9 @@
 // tree_build.cu: which B candidate continuations are the most probable?  One draft tree per request.
 //
 // Algorithm  v1: best-first search by one thread: look at every popped node's next child, pop the best.
-//            v2: one block a request.  Budgets above KD_TREE_FRONTIER go depth by depth (tree_levels.cuh); smaller
-//            ones, rows that ascend or exceed 0 and rows whose ties defeat the estimate one by one, in one warp
-//            (tree_frontier.cuh).  The same tree either way: the first B nodes by (-score, rank tuple).
+//            v2: one block a request, depth by depth (tree_levels.cuh).  Rows that ascend or exceed 0, and rows whose
+//            ties defeat the estimate, go one by one, in one warp (tree_frontier.cuh).  The same tree either way: the
+//            first B nodes by (-score, rank tuple).
 // Inputs     ids, logprobs (b, D, K) int32, float32; root_tokens (b,) int32; budgets, lengths, max_depths, max_ranks
 //            (b,) int32, or null and one number for all requests.  Any values; rows past max_depth, ranks from
 //            max_rank on and tables of budgets <= 0 are not read
@@ -18,14 +18,9 @@
 #include "tree_frontier.cuh"
 #include "tree_levels.cuh"
 
-#ifndef KD_TREE_FRONTIER
-#define KD_TREE_FRONTIER 16
-#endif
-#ifndef KD_TREE_THREADS
 #define KD_TREE_THREADS 512
-#endif
-#define KD_TREE_SHARED 18432    // bytes for any N: 2 * 4 * KD_MAX_DEPTH * KD_TREE_BINS, slack of Found
-#define KD_TREE_SHARED_NODE 72  // bytes for each of the N slots
+#define KD_TREE_SHARED 25088    // bytes for any N, and
+#define KD_TREE_SHARED_NODE 70  // bytes for each of the N slots; struct Memory says what for
 
 // What request b was given: its own number, or everyone's.
 __device__ __forceinline__ int given(const int* own, int every, int b) { return own ? own[b] : every; }
@@ -50,10 +45,11 @@ tree_build_v1(const int* __restrict__ ids, const float* __restrict__ logprobs, c
     Index* next = memory + 3 * num_nodes;
     const int b = int(blockIdx.x);
     const long long request = b, table_at = request * depth * width, node_at = request * num_nodes;
-    const Output out = {ids + table_at, width, root_tokens[b], given(lengths, every_length, b), num_nodes, tokens + node_at, parents + node_at,
-        depths + node_at, ranks + node_at, positions + node_at, scores + node_at, mask + node_at * ceil_div(num_nodes, 32)};
+    const Output out = {ids + table_at, width, root_tokens[b], given(lengths, every_length, b), num_nodes,
+        tokens + node_at, parents + node_at, depths + node_at, ranks + node_at, positions + node_at, scores + node_at,
+        mask + node_at * ceil_div(num_nodes, 32)};
     const int budget = given(budgets, every_budget, b), max_depth = given(max_depths, every_max_depth, b);
-    Table table = {logprobs + table_at, 0, max(min(width, given(max_ranks, every_max_rank, b)), 0), width};
+    Table table = {logprobs + table_at, nullptr, 0, max(min(width, given(max_ranks, every_max_rank, b)), 0), width, 0};
     int found = 0, count = budget < 0 ? 0 : 1;
     const int wanted = budget > 0 ? usable_budget(budget, num_nodes, found) : 0;
     for (int row = 0; budget > 0 && row < min(depth, max_depth); ++row) {
@@ -84,41 +80,48 @@ tree_build_v1(const int* __restrict__ ids, const float* __restrict__ logprobs, c
         nodes.depth[count] = Index(nodes.depth[best] + 1), next[count] = 0;
     }
     counts[b] = count, status[b] = found;
-    clear_mask(out);
-    write_nodes(out, nodes, count);
+    clear_mask(out, {0, 0, 1, 0, 1});
+    write_nodes(out, nodes, count, {0, 0, 1, 0, 1});
 }
 
-// All threads: find the rows and ranks that can be used, and the status bits of the table.
+// All threads: keep the first ranks of each row, find the rows that can be used and the status bits of the table.
 __device__ inline void check_rows(Table& table, Shared& s, const Team& t, int& status)
 {
+    const int chunks = ceil_div(table.width, 32), total = table.rows * chunks;
+    const float per_chunk = 1.0f / float(max(chunks, 1));
+    float head = -KD_INFINITY;
+    if (t.warp == t.warps - 1 && t.lane < table.rows && table.width > 0) head = table.global[t.lane * table.stride];
+    for (int c = t.warp; c < total; c += 4 * t.warps) {
+        float x[4], left[4];
+        int row[4], rank[4];
+#pragma unroll
+        for (int u = 0; u < 4; ++u) {  // what lies past the end is the last chunk or rank once more
+            const int chunk = min(c + u * t.warps, total - 1);
+            row[u] = int((float(chunk) + 0.5f) * per_chunk);
+            rank[u] = min((chunk - row[u] * chunks) * 32 + t.lane, table.width - 1);
+            const float* at = table.global + (row[u] * table.stride + rank[u]);
+            x[u] = at[0], left[u] = at[rank[u] > 0 ? -1 : 0];
+        }
+        bool odd = false;
+#pragma unroll
+        for (int u = 0; u < 4; ++u) {
+            odd = odd || !(x[u] <= 0.0f && x[u] <= left[u]);  // NaN is odd too
+            if (rank[u] < table.kept) table.shared[row[u] * table.kept + rank[u]] = x[u];
+        }
+        for (int u = 0; u < 4 && odd; ++u) {
+            if (!(x[u] < KD_INFINITY)) atomicMin(&s.bad_row, unsigned(row[u]));
+            else if (x[u] > 0.0f || x[u] > left[u]) atomicOr(&s.unsorted_rows, 1u << row[u]);
+        }
+    }
     if (t.warp == t.warps - 1) {  // scores of (0), (0, 0), ..., and the first row that offers nothing
-        const float head = t.lane < table.rows && table.width > 0 ? table.at(t.lane, 0) : -KD_INFINITY;
         const unsigned empty = __ballot_sync(KD_FULL_MASK, head == -KD_INFINITY);
+        const double own = double(head);
         double score = 0.0;
         for (int d = 0; d < table.rows; ++d) {
             if (t.lane == 0) s.chain[d] = score;
-            score += double(__shfl_sync(KD_FULL_MASK, head, d));
+            score += __shfl_sync(KD_FULL_MASK, own, d);
         }
         if (t.lane == 0) s.chain[table.rows] = score, s.filled = empty ? __ffs(int(empty)) - 1 : KD_MAX_DEPTH;
-    }
-    const int chunks = ceil_div(table.width, 32), total = table.rows * chunks;
-    for (int c = t.warp; c < total; c += 4 * t.warps) {
-        float x[4], before[4];
-#pragma unroll
-        for (int u = 0; u < 4; ++u) {
-            const int chunk = c + u * t.warps, row = chunk / chunks, rank = (chunk - row * chunks) * 32 + t.lane;
-            x[u] = chunk < total && rank < table.width ? table.at(row, rank) : -KD_INFINITY;
-            before[u] = chunk < total && t.lane == 0 && rank > 0 ? table.at(row, rank - 1) : KD_INFINITY;
-        }
-#pragma unroll
-        for (int u = 0; u < 4; ++u) {
-            const int chunk = c + u * t.warps;
-            const float left = __shfl_up_sync(KD_FULL_MASK, x[u], 1);
-            const bool finite = x[u] < KD_INFINITY;
-            const bool sorted = x[u] <= 0.0f && !(x[u] > (t.lane == 0 ? before[u] : left));
-            if (!finite) atomicMin(&s.bad_row, unsigned(chunk / chunks));
-            if (!sorted) atomicOr(&s.unsorted_rows, 1u << chunk / chunks);
-        }
     }
     __syncthreads();
     const int finite = int(min(s.bad_row, unsigned(table.rows)));
@@ -127,22 +130,28 @@ __device__ inline void check_rows(Table& table, Shared& s, const Team& t, int& s
     table.rows = min(finite, s.filled);
 }
 
-// Shared memory of a request with N slots; see KD_TREE_SHARED.
+// Shared memory of a request with n slots.  Rows and bins are done with when the candidates are put in order: their
+// place is used again then.
 struct Memory {
     Nodes nodes;
     Found found;
+    Bins bins;
+    float* rows;
+    int row_floats;
     __device__ Memory(unsigned char* at, int n)
     {
         const int capacity = 2 * n + 32;
-        found.capacity = capacity, found.buckets = 4 * n;
-        nodes.score = take<double>(at, n), found.score = take<double>(at, capacity);
-        found.histogram = take<unsigned>(at, KD_MAX_DEPTH * KD_TREE_BINS);
-        found.density = take<float>(at, KD_MAX_DEPTH * KD_TREE_BINS), found.bucket = take<unsigned>(at, 4 * n);
+        found.capacity = found.buckets = capacity;
+        found.score = take<double>(at, capacity), nodes.score = take<double>(at, n);
+        found.limit = take<float>(at, capacity), found.link = take<unsigned>(at, capacity);
         nodes.parent = take<Index>(at, n), nodes.rank = take<Index>(at, n), nodes.depth = take<Index>(at, n);
-        found.order = take<Index>(at, n);
-        found.parent = take<Index>(at, capacity), found.rank = take<Index>(at, capacity);
-        found.depth = take<Index>(at, capacity), found.children = take<Index>(at, capacity);
-        found.slot = take<Index>(at, capacity), found.place = take<Index>(at, capacity);
+        at += 16 - ((40 + 6) * n + 512) % 16;
+        unsigned char* again = at;
+        bins.through = take<float>(at, KD_MAX_DEPTH * KD_TREE_BIN_ROW);
+        bins.prefixes = take<float>(at, KD_MAX_DEPTH * KD_TREE_BIN_ROW);
+        rows = reinterpret_cast<float*>(at), row_floats = 6 * n + 2000;
+        found.sorted = take<unsigned long long>(again, capacity), found.bucket = take<unsigned>(again, capacity + 1);
+        found.place = take<Index>(again, capacity), found.order = take<Index>(again, capacity);
     }
     template <class T> __device__ static T* take(unsigned char*& at, int count)
     {
@@ -166,29 +175,34 @@ tree_build_v2(const int* __restrict__ ids, const float* __restrict__ logprobs, c
     const Team t = team();
     const int b = int(blockIdx.x);
     const long long request = b, table_at = request * depth * width, node_at = request * num_nodes;
-    const Output out = {ids + table_at, width, root_tokens[b], given(lengths, every_length, b), num_nodes, tokens + node_at, parents + node_at,
-        depths + node_at, ranks + node_at, positions + node_at, scores + node_at, mask + node_at * ceil_div(num_nodes, 32)};
+    const Output out = {ids + table_at, width, root_tokens[b], given(lengths, every_length, b), num_nodes,
+        tokens + node_at, parents + node_at, depths + node_at, ranks + node_at, positions + node_at, scores + node_at,
+        mask + node_at * ceil_div(num_nodes, 32)};
     const int budget = given(budgets, every_budget, b), max_depth = given(max_depths, every_max_depth, b);
     int found = 0, count = budget < 0 ? 0 : 1;
-    if (t.thread == 0) s.bad_row = ~0u, s.unsorted_rows = 0, s.bound = ~0u, s.step = ~0u, s.good = 0;
-    clear_mask(out);
+    if (t.thread == 0) s.bad_row = ~0u, s.unsorted_rows = 0, s.bound = ~0u;
+    clear_mask(out, t);
+    clear_bins(memory.bins, t);
     __syncthreads();
     if (budget > 0) {
         const int wanted = usable_budget(budget, num_nodes, found);
-        Table table = {logprobs + table_at, max(min(depth, max_depth), 0), max(min(width, given(max_ranks, every_max_rank, b)), 0), width};
+        const int rows = max(min(depth, max_depth), 0), ranks_used = max(min(width, given(max_ranks, every_max_rank, b)), 0);
+        const int kept = min(min(ranks_used, wanted + 1), memory.row_floats / max(rows, 1) & ~31);
+        Table table = {logprobs + table_at, memory.rows, rows, ranks_used, width, kept};
         check_rows(table, s, t, found);
         int made = 0;
-        if (wanted > KD_TREE_FRONTIER && table.rows > 0 && !(found & KD_STATUS_UNSORTED))
-            made = best_levels(table, wanted, memory.nodes, memory.found, s, t);
-        if (made == 0) {  // the frontier's keys take the place of the candidates' scores
+        if (wanted > 0 && table.rows > 0 && !(found & KD_STATUS_UNSORTED))
+            made = best_levels(table, wanted, memory.nodes, memory.bins, memory.found, s, t);
+        if (made == 0) {  // the frontier's keys and ranks take the place of the candidates' scores and links
             unsigned long long* key = reinterpret_cast<unsigned long long*>(memory.found.score);
-            if (t.warp == 0) made = best_first(table, wanted, memory.nodes, key, memory.found.slot);
-            if (t.thread == 0) s.good = unsigned(made);
+            Index* next = reinterpret_cast<Index*>(memory.found.link);
+            if (t.warp == 0) made = best_first(table, wanted, memory.nodes, key, next);
+            if (t.thread == 0) s.count = made;
             __syncthreads();
-            made = int(s.good);
+            made = s.count;
         }
         count = made;
     }
     if (t.thread == 0) counts[b] = count, status[b] = found;
-    write_nodes(out, memory.nodes, count);
+    write_nodes(out, memory.nodes, count, t);
 }

@@ -1,164 +1,142 @@
-// tree_estimate.cuh: what does the B-th best node cost, about?  Only descending rows that are <= 0.
+// tree_estimate.cuh: what does the B-th best node cost, about?  Only for descending rows that are <= 0.
 //
-// Cost is -score.  The costs of one row, less that of its first rank, fall into KD_TREE_BINS bins; convolving row
-// after row tells how many nodes of each depth have which cost.  float32 throughout: an estimate decides which nodes
-// are looked at, never the result.
+// Cost is -score.  From a cost that B nodes surely do not exceed follow KD_TREE_BINS bins.  The ranks of each row are
+// counted by bin; convolving neighbouring rows, then pairs of rows, and so on, gives how many paths through a stretch
+// of rows have which cost, and how many of its prefixes.  float32 and rounding to bins throughout: an estimate decides
+// which nodes are looked at, never the result.  The cost of (0, 0, ...) is rounded once and not row by row.
 #ifndef KD_TREE_ESTIMATE_CUH
 #define KD_TREE_ESTIMATE_CUH
 
 #include "tree_nodes.cuh"
 
-#ifndef KD_TREE_BINS
-#define KD_TREE_BINS 64
-#endif
-#define KD_TREE_COSTS 256  // costs at which the estimate is evaluated
+#define KD_TREE_BINS 32                  // a lane each
+#define KD_TREE_BIN_ROW (2 * KD_TREE_BINS)  // as many zeros before the bins: a convolution reads there
 
 // Scalars of a block.
 struct Shared {
-    unsigned bad_row, unsorted_rows, bound, whole, step, good;
+    unsigned bad_row, unsorted_rows, bound;
     int filled;  // rows before the first that has no finite rank
+    int count, kept;
+    float cost;
     int sums[32];
     double chain[KD_MAX_DEPTH + 1];  // score of the node (0, ..., 0) of each depth
-    int reach[KD_MAX_DEPTH];         // how many ranks of a row can be in the tree at all
 };
 
-// Candidates in the order found, number 0 being the root, and tables of the estimate.  All in shared memory.
-struct Found {
-    double* score;
-    Index *parent, *rank, *depth, *children, *slot, *place, *order;
-    unsigned *bucket, *histogram;
-    float* density;
-    int capacity, buckets;
+// bins[row][bin], and the zeros before them: paths through rows, prefixes of such paths.
+struct Bins {
+    float *through, *prefixes;
 };
 
-struct Team {
-    int lane, warp, warps, thread, threads;
-};
-
-__device__ __forceinline__ Team team()
+// Bin of the cost of (0, ..., 0) at depth `d`.
+__device__ __forceinline__ int chain_bin(const Shared& s, int d, float per_cost)
 {
-    return {lane_id(), warp_id(), int(blockDim.x) >> 5, int(threadIdx.x), int(blockDim.x)};
+    return int(fminf(-float(s.chain[d]) * per_cost + 0.5f, 1000.0f));
 }
 
-// A cost that at least `budget` nodes do not exceed: the first m rows give ceil(budget / m) nodes each, best m.
-// Infinite if the rows are too short for that.
+// A cost that at least `budget` nodes do not exceed, the best of these for m = 1, 2, ...: the first m rows give
+// ceil(budget / m) children of (0, ..., 0) each; or all paths through the first m rows, budget^(1/m) ranks wide.
+// Infinite if the rows are too short for any.  s.bound must be ~0u.
 __device__ inline float cost_bound(const Table& table, int budget, Shared& s, const Team& t)
 {
+    const float budget_log = log2f(float(budget));
     for (int m = t.warp + 1; m <= table.rows; m += t.warps) {
-        const int rank = ceil_div(budget, m) - 1;
-        float cost = 0.0f;
-        if (t.lane < m) cost = rank < table.width ? -float(s.chain[t.lane]) - table.at(t.lane, rank) : KD_INFINITY;
-        const unsigned worst = __reduce_max_sync(KD_FULL_MASK, __float_as_uint(fmaxf(cost, 0.0f)));
-        if (t.lane == 0) atomicMin(&s.bound, worst);
+        const float share = 1.0f / float(m);
+        const int comb = int((float(budget) - 0.5f) * share), box = int(exp2f(budget_log * share) * 1.0001f);
+        float comb_cost = 0.0f, box_cost = 0.0f;
+        if (t.lane < m) {
+            comb_cost = comb < table.width ? fmaxf(-float(s.chain[t.lane]) - table.at(t.lane, comb), 0.0f) : KD_INFINITY;
+            box_cost = box < table.width ? -table.at(t.lane, box) : KD_INFINITY;
+        }
+        const unsigned most = __reduce_max_sync(KD_FULL_MASK, __float_as_uint(comb_cost));
+        const unsigned sum = __float_as_uint(fmaxf(warp_sum(box_cost), 0.0f));
+        if (t.lane == 0) atomicMin(&s.bound, min(most, sum));
     }
     __syncthreads();
     return __uint_as_float(s.bound) * 1.00001f;  // float32 sums of up to 32 terms
 }
 
-// The largest cost of any node; for rows so short that all their nodes may be wanted.
-__device__ inline float whole_cost(const Table& table, Shared& s, const Team& t)
+// The largest cost of any node, by one warp; for rows so short that all their nodes may be wanted.
+__device__ inline float whole_cost(const Table& table, const Team& t)
 {
-    if (t.warp == 0) {
-        float cost = 0.0f;
-        if (t.lane < table.rows) {
-            int low = 1, high = table.width;  // find the number of finite ranks
-            while (low < high) {
-                const int middle = (low + high + 1) >> 1;
-                if (table.at(t.lane, middle - 1) > -KD_INFINITY) low = middle; else high = middle - 1;
-            }
-            cost = -table.at(t.lane, low - 1);
+    float cost = 0.0f;
+    if (t.lane < table.rows) {
+        int low = 1, high = table.width;  // find the number of finite ranks
+        while (low < high) {
+            const int middle = (low + high + 1) >> 1;
+            if (table.at(t.lane, middle - 1) > -KD_INFINITY) low = middle; else high = middle - 1;
         }
-        cost = warp_sum(cost);
-        if (t.lane == 0) s.whole = __float_as_uint(cost);
+        cost = -table.at(t.lane, low - 1);
     }
-    __syncthreads();
-    return __uint_as_float(s.whole) * 1.00001f;
+    return warp_sum(cost) * 1.00001f;
 }
 
-// histogram[row][bin]: ranks whose cost above the row's first is nearest to bin / per_cost.  Equal bins of a warp
-// are neighbours because rows descend, so each run of them is added at once.
-__device__ inline void count_costs(const Table& table, int width, float per_cost, const Found& f, const Team& t)
+// Clear what the bins of any number of rows need.
+__device__ inline void clear_bins(const Bins& bins, const Team& t)
 {
-    for (int i = t.thread; i < table.rows * KD_TREE_BINS; i += t.threads) f.histogram[i] = 0;
+    float4* at = reinterpret_cast<float4*>(bins.through);  // `prefixes` follows
+    for (int i = t.thread; i < 2 * KD_MAX_DEPTH * KD_TREE_BIN_ROW / 4; i += t.threads) at[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+}
+
+// Count the ranks of each row by bin, into both halves of `bins`.
+__device__ inline void count_costs(const Table& table, int width, float per_cost, const Bins& bins, const Shared& s, const Team& t)
+{
+    unsigned* counts = reinterpret_cast<unsigned*>(bins.through) + KD_TREE_BINS;
+    const int chunks = ceil_div(width, 32), total = table.rows * chunks;
+    const float per_chunk = 1.0f / float(chunks);
+    for (int c = t.warp; c < total; c += t.warps) {
+        const int row = int((float(c) + 0.5f) * per_chunk), rank = (c - row * chunks) * 32 + t.lane;
+        const float above = table.at(row, 0) - table.at(row, min(rank, width - 1));
+        const int offset = chain_bin(s, row + 1, per_cost) - chain_bin(s, row, per_cost);
+        const int bin = offset + int(fminf(above * per_cost + 0.5f, float(KD_TREE_BINS)));
+        if (rank < width && bin < KD_TREE_BINS) atomicAdd(counts + row * KD_TREE_BIN_ROW + bin, 1u);
+    }
     __syncthreads();
-    const int chunks = ceil_div(width, 32);
-    for (int c = t.warp; c < table.rows * chunks; c += t.warps) {
-        const int row = c / chunks, rank = (c - row * chunks) * 32 + t.lane;
-        const float above = rank < width ? (table.at(row, 0) - table.at(row, rank)) * per_cost : KD_INFINITY;
-        const bool inside = above < KD_TREE_BINS - 0.5f;
-        const int bin = inside ? int(above + 0.5f) : KD_TREE_BINS;
-        const int former = __shfl_up_sync(KD_FULL_MASK, bin, 1);
-        const unsigned lanes = __ballot_sync(KD_FULL_MASK, inside);
-        const unsigned heads = __ballot_sync(KD_FULL_MASK, inside && (t.lane == 0 || bin != former));
-        const unsigned later = heads & (0xfffffffeu << t.lane);
-        const int end = later ? __ffs(int(later)) - 1 : __popc(lanes);
-        if (heads >> t.lane & 1) atomicAdd(&f.histogram[row * KD_TREE_BINS + bin], unsigned(end - t.lane));
+    for (int i = t.thread; i < table.rows * KD_TREE_BINS; i += t.threads) {
+        const int at = (i >> 5) * KD_TREE_BIN_ROW + KD_TREE_BINS + (i & 31);
+        const float count = float(reinterpret_cast<unsigned*>(bins.through)[at]);
+        bins.through[at] = bins.prefixes[at] = count;
     }
     __syncthreads();
 }
 
-// density[row][bin]: expected nodes of depth row + 1 by cost above the chain's, as running totals over the bins.
-// The convolutions are one warp's work: each bin that occurs in a row adds a shifted copy of the former density.
-__device__ inline void convolve_costs(int rows, const Found& f, const Team& t)
+// Join stretches of rows two by two until prefixes[0] holds the nodes of all depths by cost.
+__device__ inline void convolve_costs(int rows, const Bins& bins, const Team& t)
 {
-    if (t.warp == 0) {
-        for (int d = 0; d < rows; ++d) {
-            const unsigned* now = f.histogram + d * KD_TREE_BINS;
-            float sum[KD_TREE_BINS / 32];
+    for (int length = 1; length < rows; length *= 2) {
+        for (int row = t.warp * 2 * length; row + length < rows; row += t.warps * 2 * length) {
+            const float4* first = reinterpret_cast<const float4*>(bins.through + row * KD_TREE_BIN_ROW + KD_TREE_BINS);
+            const int at = row * KD_TREE_BIN_ROW + KD_TREE_BINS + t.lane, next = at + length * KD_TREE_BIN_ROW;
+            const float *second = bins.through + next, *ends = bins.prefixes + next;
+            float through = 0.0f, prefixes = bins.prefixes[at];
 #pragma unroll
-            for (int i = 0; i < KD_TREE_BINS / 32; ++i) sum[i] = d == 0 ? float(now[i * 32 + t.lane]) : 0.0f;
-            for (int i = 0; d > 0 && i < KD_TREE_BINS; i += 32) {
-                unsigned occurring = __ballot_sync(KD_FULL_MASK, now[i + t.lane] != 0);
-                for (; occurring != 0; occurring &= occurring - 1) {
-                    const int shift = i + __ffs(int(occurring)) - 1;
-                    const float ranks = float(now[shift]);
-#pragma unroll
-                    for (int j = 0; j < KD_TREE_BINS / 32; ++j) {
-                        const int from = j * 32 + t.lane - shift;
-                        if (from >= 0) sum[j] += ranks * f.density[(d - 1) * KD_TREE_BINS + from];
-                    }
-                }
+            for (int i = 0; i < KD_TREE_BINS; i += 4) {
+                const float4 paths = first[i / 4];
+                through += paths.x * second[-i] + paths.y * second[-i - 1] + (paths.z * second[-i - 2] + paths.w * second[-i - 3]);
+                prefixes += paths.x * ends[-i] + paths.y * ends[-i - 1] + (paths.z * ends[-i - 2] + paths.w * ends[-i - 3]);
             }
-#pragma unroll
-            for (int i = 0; i < KD_TREE_BINS / 32; ++i) f.density[d * KD_TREE_BINS + i * 32 + t.lane] = fminf(sum[i], 1e9f);
             __syncwarp();
+            bins.through[at] = fminf(through, 1e9f), bins.prefixes[at] = fminf(prefixes, 1e9f);
         }
+        __syncthreads();
     }
-    __syncthreads();
-    for (int d = t.warp; d < rows; d += t.warps) {
-        float before = 0.0f;
-        for (int i = t.lane; i < KD_TREE_BINS; i += 32) {
-            float sum = f.density[d * KD_TREE_BINS + i];
-#pragma unroll
-            for (int offset = 1; offset < 32; offset <<= 1) {
-                const float left = __shfl_up_sync(KD_FULL_MASK, sum, offset);
-                if (t.lane >= offset) sum += left;
-            }
-            f.density[d * KD_TREE_BINS + i] = sum + before;
-            before += __shfl_sync(KD_FULL_MASK, sum, 31);
-        }
-    }
-    __syncthreads();
 }
 
-// The smallest of KD_TREE_COSTS steps up to `most` that `wanted` nodes are expected not to exceed; `most` if none.
-__device__ inline float cost_of(float wanted, float most, float per_cost, int rows, const Found& f, Shared& s, const Team& t)
+// One warp: the cost that about `wanted` nodes do not exceed; `most` if there are fewer.
+__device__ inline float cost_of(float wanted, float most, const Bins& bins, int lane)
 {
-    for (int step = t.thread; step < KD_TREE_COSTS; step += t.threads) {
-        const float cost = most * float(step + 1) * (1.0f / KD_TREE_COSTS);
-        float nodes = 0.0f;
-        for (int d = 0; d < rows; ++d) {
-            const float at = (cost + float(s.chain[d + 1])) * per_cost + 0.5f;
-            if (at < 0.5f) continue;
-            const int bin = int(fminf(at, KD_TREE_BINS - 1.0f));
-            const float* total = f.density + d * KD_TREE_BINS;
-            const float below = bin > 0 ? total[bin - 1] : 0.0f;
-            nodes += bin > 0 ? below + (total[bin] - below) * fminf(at - float(bin), 1.0f) : total[0];
-        }
-        if (nodes >= wanted) atomicMin(&s.step, unsigned(step));
+    const float own = bins.prefixes[KD_TREE_BINS + lane];
+    float total = own;
+#pragma unroll
+    for (int offset = 1; offset < 32; offset <<= 1) {
+        const float left = __shfl_up_sync(KD_FULL_MASK, total, offset);
+        if (lane >= offset) total += left;
     }
-    __syncthreads();
-    return s.step < KD_TREE_COSTS ? most * float(s.step + 1) * (1.0f / KD_TREE_COSTS) : most;
+    const unsigned enough = __ballot_sync(KD_FULL_MASK, total >= wanted);
+    if (enough == 0) return most;
+    const int bin = __ffs(int(enough)) - 1;
+    const float part = (wanted - (total - own)) / fmaxf(own, 1.0f) - 0.5f;  // bin 0 begins at cost 0
+    const float cost = (float(lane) + part) * most * (1.0f / KD_TREE_BINS);
+    return __shfl_sync(KD_FULL_MASK, fminf(fmaxf(cost, 0.0f), most), bin);
 }
 
 #endif

@@ -1,11 +1,11 @@
 // tree_levels.cuh: the best B paths by one block, a depth at a time, for descending rows that are <= 0.
 //
 // 1. Estimate the cost (-score) of the B-th best node: tree_estimate.cuh.
-// 2. Take every node whose score reaches the estimate, depth by depth: a node's children are a prefix of the next
-//    row, and nodes of a depth stand in lexicographic order.
-// 3. If B or more of them do reach it in exact float64, the best B of all are among them: order them by score (in
-//    buckets), ties by rank tuple.  If not, or if there are more than fit, estimate again; after KD_TREE_ATTEMPTS
-//    the caller must search one by one.
+// 2. One warp takes every node whose score reaches the estimate, depth by depth: a node's children are a prefix of
+//    the next row, and nodes of a depth stand in lexicographic order.
+// 3. If B or more of them do reach it in exact float64, the best B of all are among them; if not, or if there are more
+//    than fit, the estimate is moved; after KD_TREE_ATTEMPTS the caller must search one by one.
+// 4. Order them by score in buckets, ties by number, then check each neighbour pair exactly: score, then rank tuple.
 // Only which nodes are looked at depends on the estimate; the result does not.
 #ifndef KD_TREE_LEVELS_CUH
 #define KD_TREE_LEVELS_CUH
@@ -16,107 +16,68 @@
 #define KD_TREE_ATTEMPTS 6
 #endif
 
-// Smallest float32 log-prob under a node of `score` that still reaches `least`.  None is missed: no float32 lies
-// between a number and the float32 nearest to it.
-__device__ __forceinline__ float least_logprob(double score, double least)
-{
-    const double gap = (least - score) + least * 1e-15;  // least <= 0: a wider gap
-    return fmaxf(float(gap), -3.402823466e38f);
-}
+// Candidates in the order found, number 0 being the root.  `limit`: smallest log-prob of a child that reaches the
+// estimate.  `link`: parent's number << 16 | depth << 10 | rank.  The rest is for putting them in order.
+struct Found {
+    double* score;
+    float* limit;
+    unsigned* link;
+    int capacity, buckets;
+    unsigned* bucket;  // one more than `buckets`
+    unsigned long long* sorted;
+    Index *place, *order;
+};
 
-// reach[row]: ranks that the best node of the depth before can have as children.
-__device__ inline void find_reach(const Table& table, int width, double least, Shared& s, const Team& t)
-{
-    for (int row = t.warp; row < table.rows; row += t.warps) {
-        const float limit = least_logprob(s.chain[row], least);
-        const int sample = t.lane * 32;
-        const int begun = __popc(__ballot_sync(KD_FULL_MASK, sample < width && table.at(row, min(sample, width - 1)) >= limit));
-        const int rank = max(begun - 1, 0) * 32 + t.lane;
-        const int more = __popc(__ballot_sync(KD_FULL_MASK, rank < width && table.at(row, min(rank, width - 1)) >= limit));
-        if (t.lane == 0) s.reach[row] = begun > 0 ? (begun - 1) * 32 + more : 0;
-    }
-    __syncthreads();
-}
+__device__ __forceinline__ int depth_of(unsigned link) { return int(link >> 10 & 63u); }
 
-// Children that the warp's node (of this lane) has in row `row`; lanes past `nodes` have none.  `first`: the node
-// (0, ..., 0), whose children are known.  Returns the lane's own count; `sum` gains the warp's.
-__device__ __forceinline__ int count_children(
-    const Table& table, int row, int reach, float head, float limit, int nodes, bool first, int& sum, int lane)
+// One warp: all candidates that reach `least`; returns how many there are, root included, or -1 if they do not fit.
+// `good` gains the number of those that do reach it in float64; a few more come along through rounding.
+__device__ inline int grow_levels(const Table& table, double least, const Found& f, int lane, int& good)
 {
-    int own = 0;
-    for (int p = 0; p < nodes; ++p) {
-        const float least = __shfl_sync(KD_FULL_MASK, limit, p);
-        int children = reach;
-        if (p > 0 || !first) {
-            children = __popc(__ballot_sync(KD_FULL_MASK, head >= least));
-            for (int begin = 32; children == begin && begin < reach; begin += 32)
-                children += __popc(__ballot_sync(
-                    KD_FULL_MASK, begin + lane < reach && table.at(row, min(begin + lane, reach - 1)) >= least));
-        }
-        if (lane == p) own = children;
-        sum += children;
-    }
-    return own;
-}
-
-// Candidates of all depths; returns how many there are, root included, or -1 if they do not fit.
-__device__ inline int grow_levels(const Table& table, double least, const Found& f, Shared& s, const Team& t)
-{
-    if (t.thread == 0) f.score[0] = 0.0, f.parent[0] = 0, f.rank[0] = 0, f.depth[0] = 0;
-    int begin = 0, end = 1;
-    for (int row = 0; row < table.rows; ++row) {
-        const int reach = s.reach[row];
-        if (reach == 0) break;
-        const float head = t.lane < reach ? table.at(row, t.lane) : -KD_INFINITY;
-        const int share = ceil_div(end - begin, t.warps);
-        const int mine = min(begin + t.warp * share, end), mine_end = min(mine + share, end);
-        if (row == 0) __syncthreads();
-        int sum = 0;
-        for (int p = mine; p < mine_end; p += 32) {
-            const int nodes = min(mine_end - p, 32);
-            const float limit = least_logprob(t.lane < nodes ? f.score[p + t.lane] : 0.0, least);
-            const int own = count_children(table, row, reach, head, limit, nodes, p == begin, sum, t.lane);
-            if (t.lane < nodes) f.children[p + t.lane] = Index(own);
-        }
-        if (t.lane == 0) s.sums[t.warp] = sum;
-        __syncthreads();
-        const int other = t.lane < t.warps ? s.sums[t.lane] : 0;
-        int at = end + __reduce_add_sync(KD_FULL_MASK, t.lane < t.warp ? other : 0);
-        const int total = __reduce_add_sync(KD_FULL_MASK, other);
-        if (end + total > f.capacity) return -1;
-        for (int p = mine; p < mine_end; p += 32) {
-            const bool in = p + t.lane < mine_end;
-            const int own = in ? int(f.children[p + t.lane]) : 0;
-            const double score = in ? f.score[p + t.lane] : 0.0;
-            for (unsigned left = __ballot_sync(KD_FULL_MASK, own > 0); left != 0; left &= left - 1) {
-                const int q = __ffs(int(left)) - 1;
-                const int children = __shfl_sync(KD_FULL_MASK, own, q);
-                const double above = __shfl_sync(KD_FULL_MASK, score, q);
-                for (int rank = t.lane; rank < children; rank += 32) {
-                    f.score[at + rank] = above + double(rank < 32 ? head : table.at(row, rank));
-                    f.parent[at + rank] = Index(p + q), f.rank[at + rank] = Index(rank), f.depth[at + rank] = Index(row + 1);
+    // No child is missed: a float64 sum errs by less than the slack, and no float32 lies between a number and the
+    // float32 nearest to it.  Never below the lowest float, so that -inf stays out.
+    const double slack = least + least * 1e-15;
+    if (lane == 0) f.score[0] = 0.0, f.limit[0] = fmaxf(float(slack), -3.402823466e38f), f.link[0] = 0;
+    int begin = 0, end = 1, own_good = 0;
+    for (int row = 0; row < table.rows && begin < end; ++row) {
+        const float head = lane < table.width ? table.at(row, lane) : -KD_INFINITY;
+        const float largest = table.at(row, 0);
+        int at = end;
+        __syncwarp();
+        for (int p = begin; p < end; p += 32) {
+            const float limit = p + lane < end ? f.limit[p + lane] : KD_INFINITY;
+            for (unsigned left = __ballot_sync(KD_FULL_MASK, largest >= limit); left != 0; left &= left - 1) {
+                const int parent = p + __ffs(int(left)) - 1;
+                const float lowest = f.limit[parent];
+                const double above = f.score[parent];
+                int children = 32;
+                for (int rank = lane; children == 32 && rank - lane < table.width; rank += 32) {
+                    const float logprob = rank < 32 ? head : rank < table.width ? table.at(row, rank) : -KD_INFINITY;
+                    const bool in = logprob >= lowest;
+                    children = __popc(__ballot_sync(KD_FULL_MASK, in));
+                    if (at + children > f.capacity) return -1;
+                    if (in) {
+                        const double score = above + double(logprob);
+                        f.score[at + lane] = score;
+                        f.limit[at + lane] = fmaxf(float(slack - score), -3.402823466e38f);
+                        f.link[at + lane] = unsigned(parent) << 16 | unsigned(row + 1) << 10 | unsigned(rank);
+                        own_good += score >= least;
+                    }
+                    at += children;
                 }
-                at += children;
             }
         }
-        __syncthreads();
-        begin = end, end += total;
-        if (total == 0) break;
+        begin = end, end = at;
     }
+    good = __reduce_add_sync(KD_FULL_MASK, own_good);
     return end;
 }
 
-// Which bucket a score falls into: ascending with cost, all of them below f.buckets.
-__device__ __forceinline__ int bucket_of(double score, float per_cost, int buckets)
-{
-    return int(fminf(-float(score) * per_cost, float(buckets - 1)));
-}
-
-// Exclusive running totals of the buckets, in place.
+// Exclusive running totals of the buckets, in place; the last of them is the number of all.
 __device__ inline void scan_buckets(const Found& f, Shared& s, const Team& t)
 {
-    const int share = ceil_div(f.buckets, t.threads);
-    const int begin = min(t.thread * share, f.buckets), end = min(begin + share, f.buckets);
+    const int share = ceil_div(f.buckets + 1, t.threads);
+    const int begin = min(t.thread * share, f.buckets + 1), end = min(begin + share, f.buckets + 1);
     int own = 0;
     for (int i = begin; i < end; ++i) own += int(f.bucket[i]);
     int sum = own;
@@ -139,88 +100,103 @@ __device__ inline void scan_buckets(const Found& f, Shared& s, const Team& t)
 __device__ inline bool pops_before(const Found& f, int a, int b)
 {
     if (f.score[a] != f.score[b]) return f.score[a] > f.score[b];
-    const int depth_a = f.depth[a], depth_b = f.depth[b];
-    for (int d = depth_a; d > depth_b; --d) a = f.parent[a];
-    for (int d = depth_b; d > depth_a; --d) b = f.parent[b];
+    const int depth_a = depth_of(f.link[a]), depth_b = depth_of(f.link[b]);
+    for (int d = depth_a; d > depth_b; --d) a = int(f.link[a] >> 16);
+    for (int d = depth_b; d > depth_a; --d) b = int(f.link[b] >> 16);
     return a != b ? a < b : depth_a < depth_b;
 }
 
-// order[i]: the candidate that pops as node i; place[candidate]: the reverse.  Good for nodes up to `budget`.
-__device__ inline void order_found(int count, int budget, float per_cost, const Found& f, Shared& s, const Team& t)
+// An integer that ascends with cost, 2^32 steps from 0 to the largest.
+__device__ __forceinline__ unsigned cost_key(double score, double per_cost)
 {
-    for (int i = t.thread; i < f.buckets; i += t.threads) f.bucket[i] = 0;
+    return unsigned(fmin(-score * per_cost, 4294967295.0));
+}
+
+// order[i]: the candidate that pops as node i; place[candidate]: the reverse.
+__device__ inline void order_found(int count, double per_cost, const Found& f, Shared& s, const Team& t)
+{
+    for (int i = t.thread; i <= f.buckets; i += t.threads) f.bucket[i] = 0;
     __syncthreads();
     for (int i = 1 + t.thread; i < count; i += t.threads)
-        atomicAdd(&f.bucket[bucket_of(f.score[i], per_cost, f.buckets)], 1u);
+        f.place[i] = Index(atomicAdd(f.bucket + __umulhi(cost_key(f.score[i], per_cost), unsigned(f.buckets)), 1u));
     __syncthreads();
     scan_buckets(f, s, t);
-    for (int i = 1 + t.thread; i < count; i += t.threads)
-        f.slot[atomicAdd(&f.bucket[bucket_of(f.score[i], per_cost, f.buckets)], 1u)] = Index(i);
-    __syncthreads();  // each bucket's entry is now where the next bucket begins
     for (int i = 1 + t.thread; i < count; i += t.threads) {
-        const int bucket = bucket_of(f.score[i], per_cost, f.buckets);
-        const int begin = bucket > 0 ? int(f.bucket[bucket - 1]) : 0, end = int(f.bucket[bucket]);
-        int node = begin + 1;
-        for (int j = begin; j < end && begin < budget; ++j) node += f.slot[j] != i && pops_before(f, f.slot[j], i);
-        f.place[i] = Index(node);
-        if (node <= budget) f.order[node] = Index(i);
+        const unsigned key = cost_key(f.score[i], per_cost), bucket = __umulhi(key, unsigned(f.buckets));
+        f.sorted[f.bucket[bucket] + f.place[i]] = (unsigned long long)key << 32 | unsigned(i);
     }
-    if (t.thread == 0) f.place[0] = 0;
+    if (t.thread == 0) f.place[0] = 0, f.order[0] = 0;
+    __syncthreads();
+    for (int i = 1 + t.thread; i < count; i += t.threads) {
+        const unsigned key = cost_key(f.score[i], per_cost), bucket = __umulhi(key, unsigned(f.buckets));
+        const unsigned long long own = (unsigned long long)key << 32 | unsigned(i);
+        int node = int(f.bucket[bucket]) + 1;
+        for (int j = node - 1, end = int(f.bucket[bucket + 1]); j < end; ++j) node += f.sorted[j] < own;
+        f.place[i] = Index(node), f.order[node] = Index(i);
+    }
+    __syncthreads();
+    int wrong = 0;
+    for (int node = 2 + t.thread; node < count; node += t.threads) wrong |= !pops_before(f, f.order[node - 1], f.order[node]);
+    if (!__syncthreads_or(wrong)) return;
+    for (int i = 1 + t.thread; i < count; i += t.threads) {  // close scores in one step of the key: compare them all
+        const unsigned bucket = __umulhi(cost_key(f.score[i], per_cost), unsigned(f.buckets));
+        int node = int(f.bucket[bucket]) + 1;
+        for (int j = node - 1, end = int(f.bucket[bucket + 1]); j < end; ++j) {
+            const int other = int(unsigned(f.sorted[j]));
+            node += other != i && pops_before(f, other, i);
+        }
+        f.place[i] = Index(node), f.order[node] = Index(i);
+    }
     __syncthreads();
 }
 
-// Count candidates that reach `least`; s.good must be 0.
-__device__ inline int count_good(int count, double least, const Found& f, Shared& s, const Team& t)
+// One warp: find the candidates; s.count gets their number, root included, 0 if all estimates failed; s.kept how many
+// nodes the tree has, root excluded; s.cost the largest cost of a candidate.
+__device__ inline void find_candidates(
+    const Table& table, int budget, float most, bool whole, const Bins& bins, const Found& f, Shared& s, int lane)
 {
-    int own = 0;
-    for (int i = 1 + t.thread; i < count; i += t.threads) own += f.score[i] >= least;
-    own = __reduce_add_sync(KD_FULL_MASK, own);
-    if (t.lane == 0 && own > 0) atomicAdd(&s.good, unsigned(own));
-    __syncthreads();
-    return int(s.good);
+    const float step = most * (0.5f / KD_TREE_BINS);
+    float cost = cost_of(1.25f * float(budget) + 4.0f, most, bins, lane), low = 0.0f, high = KD_INFINITY;
+    if (lane == 0) s.count = 0;
+    for (int attempt = 0; attempt < KD_TREE_ATTEMPTS; ++attempt) {
+        const bool all = whole && cost >= most;
+        int good = 0;
+        const int count = grow_levels(table, all ? -double(KD_INFINITY) : -double(cost), f, lane, good);
+        if (count >= 0 && (good >= budget || all)) {
+            if (lane == 0) s.count = count, s.kept = min(budget, good), s.cost = all ? most : cost;
+            return;
+        }
+        if (count < 0) high = cost; else low = cost;
+        cost = high < KD_INFINITY ? 0.5f * (low + high) : cost + fmaxf(step, 0.1f * cost);
+        if (whole) cost = fminf(cost, most);
+        __syncwarp();
+    }
 }
 
-// The whole block: put the best `budget` nodes into nodes[1..]; returns their number, root included, or 0 if the
-// estimate failed.  s.chain must be known and all of s.bound, s.step, s.good be ~0u, ~0u, 0.
-__device__ inline int best_levels(const Table& table, int budget, const Nodes& nodes, const Found& f, Shared& s, const Team& t)
+// The whole block: put the best `budget` nodes into nodes[1..]; returns their number, root included, or 0 if no
+// estimate led to them.  s.chain must be known, s.bound be ~0u and the bins clear.
+__device__ inline int best_levels(
+    const Table& table, int budget, const Nodes& nodes, const Bins& bins, const Found& f, Shared& s, const Team& t)
 {
-    const int width = min(table.width, budget);
     float most = cost_bound(table, budget, s, t);
     const bool whole = !(most < KD_INFINITY);
-    if (whole) most = whole_cost(table, s, t);
+    if (whole) most = whole_cost(table, t);
     if (!(most < KD_INFINITY)) return 0;
-    const float per_cost = most > 0.0f ? KD_TREE_BINS / most : 1.0f;
-    count_costs(table, width, per_cost, f, t);
-    convolve_costs(table.rows, f, t);
-    float cost = cost_of(1.15f * float(budget) + 4.0f, most, per_cost, table.rows, f, s, t);
-    float low = 0.0f, high = KD_INFINITY;
-    for (int attempt = 0; attempt < KD_TREE_ATTEMPTS; ++attempt) {
-        const double least = whole && cost == most ? -double(KD_INFINITY) : -double(cost);
-        find_reach(table, width, least, s, t);
-        const int count = grow_levels(table, least, f, s, t);
-        if (count >= 0) {
-            const int good = count_good(count, least, f, s, t);
-            if (good >= budget || least == -double(KD_INFINITY)) {
-                const int kept = min(budget, good);
-                order_found(count, kept, cost > 0.0f ? float(f.buckets) / cost : 0.0f, f, s, t);
-                for (int i = t.thread; i <= kept; i += t.threads) {
-                    const int from = i > 0 ? int(f.order[i]) : 0;
-                    nodes.score[i] = f.score[from], nodes.rank[i] = f.rank[from], nodes.depth[i] = f.depth[from];
-                    nodes.parent[i] = i > 0 ? f.place[f.parent[from]] : Index(KD_NO_NODE);
-                }
-                __syncthreads();
-                return 1 + kept;
-            }
-            low = cost;
-        } else {
-            high = cost;
-        }
-        cost = high == KD_INFINITY ? (cost < most ? fminf(cost * 1.1f, most) : cost * 1.1f) : 0.5f * (low + high);
-        __syncthreads();
-        if (t.thread == 0) s.good = 0;
-        __syncthreads();
+    count_costs(table, min(table.width, budget), most > 0.0f ? KD_TREE_BINS / most : 1.0f, bins, s, t);
+    convolve_costs(table.rows, bins, t);
+    if (t.warp == 0) find_candidates(table, budget, most, whole, bins, f, s, t.lane);
+    __syncthreads();
+    const int count = s.count, kept = s.kept;
+    if (count == 0) return 0;
+    order_found(count, s.cost > 1e-30f ? 4294967000.0 / (double(s.cost) * 1.00001) : 0.0, f, s, t);
+    for (int i = t.thread; i <= kept; i += t.threads) {
+        const int from = f.order[i];
+        const unsigned link = f.link[from];
+        nodes.score[i] = f.score[from], nodes.rank[i] = Index(link & 1023u), nodes.depth[i] = Index(depth_of(link));
+        nodes.parent[i] = i > 0 ? f.place[link >> 16] : Index(KD_NO_NODE);
     }
-    return 0;
+    __syncthreads();
+    return 1 + kept;
 }
 
 #endif

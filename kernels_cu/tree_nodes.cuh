@@ -25,12 +25,28 @@ struct Nodes {
     Index *parent, *rank, *depth;
 };
 
-// One request's log-probs: `rows` positions of `width` ranks, rows `stride` floats apart.
+// One request's log-probs: `rows` positions of `width` ranks, rows `stride` floats apart in global memory; the first
+// `kept` ranks of each also in shared memory.
 struct Table {
-    const float* row0;
-    int rows, width, stride;
-    __device__ float at(int row, int rank) const { return row0[(long long)row * stride + rank]; }
+    const float* global;
+    float* shared;
+    int rows, width, stride, kept;
+    __device__ float at(int row, int rank) const
+    {
+        return rank < kept ? shared[row * kept + rank] : global[row * stride + rank];
+    }
 };
+
+// A thread's place in a one-dimensional block of full warps.
+struct Team {
+    int lane, warp, warps, thread, threads;
+};
+
+__device__ __forceinline__ Team team()
+{
+    const int thread = int(threadIdx.x), threads = int(blockDim.x);
+    return {thread & 31, thread >> 5, threads >> 5, thread, threads};
+}
 
 // Where one request's results go in global memory, and what is known of it beforehand.
 struct Output {
@@ -67,38 +83,42 @@ __device__ inline bool path_before(const Nodes& nodes, int a, int ra, int b, int
 }
 
 // All threads: clear the mask.  A barrier must lie between this and write_nodes.
-__device__ inline void clear_mask(const Output& out)
+__device__ inline void clear_mask(const Output& out, const Team& t)
 {
     const int words = out.num_nodes * ceil_div(out.num_nodes, 32);
-    for (int i = int(threadIdx.x); i < words; i += int(blockDim.x)) out.mask[i] = 0u;
+    for (int i = t.thread; i < words; i += t.threads) out.mask[i] = 0u;
 }
 
 // One mask row: the node's own bit and its ancestors', a word at a time from the highest down.
 __device__ inline void write_mask_row(const Output& out, const Nodes& nodes, int node, bool real)
 {
-    unsigned* row = out.mask + (long long)node * ceil_div(out.num_nodes, 32);
+    unsigned* row = out.mask + node * ceil_div(out.num_nodes, 32);
     int word = node >> 5, up = real ? int(nodes.parent[node]) : KD_NO_NODE;
     unsigned bits = 1u << (node & 31);
-    for (int d = 0; d < KD_MAX_DEPTH && up != KD_NO_NODE; ++d, up = nodes.parent[up]) {
+    for (int d = 0; d < KD_MAX_DEPTH && up != KD_NO_NODE; ++d) {
+        const int above = nodes.parent[up];
         if (up >> 5 != word) row[word] = bits, word = up >> 5, bits = 0u;
         bits |= 1u << (up & 31);
+        up = above;
     }
     row[word] = bits;
 }
 
 // All threads: write `count` nodes and the padding behind them.
-__device__ inline void write_nodes(const Output& out, const Nodes& nodes, int count)
+__device__ inline void write_nodes(const Output& out, const Nodes& nodes, int count, const Team& t)
 {
-    for (int i = int(threadIdx.x); i < out.num_nodes; i += int(blockDim.x)) {
+    for (int i = t.thread; i < out.num_nodes; i += t.threads) {
         const bool real = i < count, drafted = real && i > 0;
         const int depth = drafted ? int(nodes.depth[i]) : 0, rank = drafted ? int(nodes.rank[i]) : -1;
-        out.tokens[i] = drafted ? out.ids[(long long)(depth - 1) * out.id_stride + rank] : real ? out.root : 0;
+        int token = real ? out.root : 0;
+        if (drafted) token = out.ids[(depth - 1) * out.id_stride + rank];
         out.parents[i] = drafted ? int(nodes.parent[i]) : -1;
         out.depths[i] = depth;
         out.ranks[i] = rank;
         out.scores[i] = drafted ? nodes.score[i] : real ? 0.0 : -double(KD_INFINITY);
         out.positions[i] = int(unsigned(out.length) + unsigned(depth));
         write_mask_row(out, nodes, i, drafted);
+        out.tokens[i] = token;  // last: it comes from global memory
     }
 }
 
