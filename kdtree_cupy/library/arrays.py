@@ -36,7 +36,7 @@ class Handle:
     dtype : str
         Name without the library: ``"float32"``, ``"bfloat16"``.
     shape, contiguous, writable
-        As usual; ``contiguous`` means C order without gaps.
+        As usual; ``contiguous`` means C order without gaps, and aligned to the number type.
     """
 
     array: Array
@@ -70,16 +70,19 @@ class Handle:
 
 @lru_cache(maxsize=64)
 def dtype_name(dtype: np.dtype) -> str:
-    """Return ``dtype.name``, which numpy builds anew each time."""
-    return dtype.name
+    """Return ``dtype.name``, which numpy builds anew each time; foreign byte order is another type."""
+    return dtype.name if dtype.isnative else f"byte-swapped {dtype.name}"
 
 
 def handle(value: Array) -> Handle | None:
-    """Return the handle of an array, or None if ``value`` is none."""
-    if isinstance(value, np.ndarray):
+    """Return the handle of an array, or None if ``value`` is none.
+
+    Subclasses of numpy's arrays (masked arrays, say) are none: a kernel would not see what they add.
+    """
+    if type(value) in (np.ndarray, np.memmap):
         flags, pointer = value.flags, value.__array_interface__["data"][0]
         return Handle(value, "numpy", None, pointer, dtype_name(value.dtype), value.shape,
-                      flags.c_contiguous, flags.writeable)  # fmt: skip
+                      flags.c_contiguous and flags.aligned, flags.writeable)  # fmt: skip
     library = type(value).__module__.partition(".")[0]
     if library == "cupy" and hasattr(value, "flags"):
         return Handle(value, "cupy", value.device.id, value.data.ptr, dtype_name(value.dtype), value.shape,
@@ -110,7 +113,9 @@ def _interface(value: Array) -> Handle | None:
         packed.append(step)
         step *= size
     contiguous = strides is None or 0 in shape or tuple(strides) == tuple(reversed(packed))
-    return Handle(value, "other", _device_of(pointer), pointer, dtype.name, shape, contiguous, not read_only)
+    return Handle(
+        value, "other", _device_of(pointer), pointer, dtype_name(dtype), shape, contiguous, not read_only
+    )
 
 
 def _device_of(pointer: int) -> int:

@@ -55,6 +55,8 @@ def driver() -> Driver:
         return Driver(problem="the NVIDIA driver did not answer within 30 s")
     except ValueError:
         return Driver(problem=f"asking the NVIDIA driver failed: exit code {done.returncode}")
+    except OSError as error:  # no interpreter to start, in an embedded Python
+        return Driver(problem=f"asking the NVIDIA driver failed: {error}")
     devices = tuple(
         Device(d["ordinal"], d["name"], tuple(d["capability"]), d["memory"]) for d in said["devices"]
     )

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .sources import Unit
 
 BACKENDS = ("auto", "cuda", "host", "numpy")
+_KEPT = 128
+"""Kernels a library keeps ready."""
 
 
 @dataclass
@@ -128,6 +130,8 @@ class KernelLibrary(Compiler):
         build = make.cuda_kernel if backend == "cuda" else make.host_kernel
         loaded = _Loaded(unit, build(self, unit, name, device, self.merged(defines)))
         self._kernels[key] = loaded
+        if len(self._kernels) > _KEPT:  # a sweep over macros: the oldest goes
+            self._kernels.pop(next(iter(self._kernels)), None)
         return loaded
 
     def launch(
@@ -205,6 +209,10 @@ class KernelLibrary(Compiler):
         return arrays.empty(shape, dtype, found.kind, found.device)
 
     def clear(self) -> None:
-        """Forget compiled and loaded kernels, CuPy's memo of modules included; the disk cache stays."""
+        """Forget compiled and loaded kernels, CuPy's memo of modules included; the disk cache stays.
+
+        CuPy never unloads a module by itself, so a long session of edits grows; this frees it.  CUDA graphs
+        that hold such kernels must not be launched afterwards.
+        """
         self._kernels.clear()
         cuda.MODULES.clear()

@@ -151,7 +151,7 @@ def _array(slot: Slot, found: Handle, device: int | None) -> Handle:
         raise ValueError(f"{slot}: got {found.place}, wanted it on {here}".replace("on host", "in host"))
     if not found.contiguous:
         raise ValueError(
-            f"{slot}: got a strided view of shape {found.shape}, wanted a C-contiguous array; "
+            f"{slot}: got a strided view (or unaligned) of shape {found.shape}, wanted a C-contiguous array; "
             "make one with ascontiguousarray(...) or .contiguous()"
         )
     if p and not p.const and not found.writable:

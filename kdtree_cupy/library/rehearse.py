@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LARGEST_BYTES = 64 << 20
 """Arguments larger than this, all together, are not copied to the worker."""
-SECONDS = 30.0
+SECONDS = 60.0
 """Time limit of one check; small inputs take milliseconds."""
 
 _workers: dict[str, Worker] = {}

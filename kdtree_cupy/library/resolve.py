@@ -74,7 +74,10 @@ class Run:
         if self.kind == "torch":
             target.copy_(arrays.like(host, "torch"))
         else:
-            target.set(host)
+            import cupy
+
+            with cupy.cuda.Device(self.device):
+                target.set(host)
         return target
 
     def numpy(self, array: Any) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -104,6 +105,7 @@ class Sources:
         self._units: dict[str, _Known] = {}
         self._looked: dict[Path, Read | None] = {}
         self._generation = 0  # counts replacements
+        self._lock = threading.Lock()
         self.replaced: dict[str, str] = {}
 
     def files(self) -> list[str]:
@@ -144,11 +146,12 @@ class Sources:
         known = self._units.get(main)
         if known and known.generation == self._generation and known.unchanged():
             return known.unit
-        self._looked = {}
-        unit, texts = self._assemble(_normal(main), known)
-        young = any(read and not read.settled for read in self._looked.values())
-        looked = None if young else {path: read and read.stamp for path, read in self._looked.items()}
-        self._units[main] = _Known(unit, texts, self._generation, looked)
+        with self._lock:
+            self._looked = {}
+            unit, texts = self._assemble(_normal(main), known)
+            young = any(read and not read.settled for read in self._looked.values())
+            looked = None if young else {path: read and read.stamp for path, read in self._looked.items()}
+            self._units[main] = _Known(unit, texts, self._generation, looked)
         return unit
 
     def _assemble(self, main: str, known: _Known | None) -> tuple[Unit, tuple[object, ...]]:
