@@ -187,7 +187,7 @@ tree_build_v2(const int* __restrict__ ids, const float* __restrict__ logprobs, c
     if (budget > 0) {
         const int wanted = usable_budget(budget, num_nodes, found);
         const int rows = max(min(depth, max_depth), 0), ranks_used = max(min(width, given(max_ranks, every_max_rank, b)), 0);
-        const int kept = min(min(ranks_used, wanted + 1), memory.row_floats / max(rows, 1) & ~31);
+        const int kept = min(min(ranks_used, wanted), memory.row_floats / max(rows, 1) & ~31);
         Table table = {logprobs + table_at, memory.rows, rows, ranks_used, width, kept};
         check_rows(table, s, t, found);
         int made = 0;

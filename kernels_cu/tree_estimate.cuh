@@ -78,17 +78,17 @@ __device__ inline void clear_bins(const Bins& bins, const Team& t)
 }
 
 // Count the ranks of each row by bin, into both halves of `bins`.
-__device__ inline void count_costs(const Table& table, int width, float per_cost, const Bins& bins, const Shared& s, const Team& t)
+__device__ inline void count_costs(const Table& table, float per_cost, const Bins& bins, const Shared& s, const Team& t)
 {
     unsigned* counts = reinterpret_cast<unsigned*>(bins.through) + KD_TREE_BINS;
-    const int chunks = ceil_div(width, 32), total = table.rows * chunks;
+    const int chunks = ceil_div(table.width, 32), total = table.rows * chunks;
     const float per_chunk = 1.0f / float(chunks);
     for (int c = t.warp; c < total; c += t.warps) {
         const int row = int((float(c) + 0.5f) * per_chunk), rank = (c - row * chunks) * 32 + t.lane;
-        const float above = table.at(row, 0) - table.at(row, min(rank, width - 1));
+        const float above = table.at(row, 0) - table.at(row, min(rank, table.width - 1));
         const int offset = chain_bin(s, row + 1, per_cost) - chain_bin(s, row, per_cost);
         const int bin = offset + int(fminf(above * per_cost + 0.5f, float(KD_TREE_BINS)));
-        if (rank < width && bin < KD_TREE_BINS) atomicAdd(counts + row * KD_TREE_BIN_ROW + bin, 1u);
+        if (rank < table.width && bin < KD_TREE_BINS) atomicAdd(counts + row * KD_TREE_BIN_ROW + bin, 1u);
     }
     __syncthreads();
     for (int i = t.thread; i < table.rows * KD_TREE_BINS; i += t.threads) {

@@ -30,46 +30,81 @@ struct Found {
 
 __device__ __forceinline__ int depth_of(unsigned link) { return int(link >> 10 & 63u); }
 
+// What one warp knows while it takes candidates.
+struct Growth {
+    double least, slack;
+    int lane, row, at, good;  // `at`: number of the next candidate; `good`: how many of the lane's reach `least`
+};
+
+// Lanes with `in` set take a candidate each, in lane order: child `rank` of `parent`.  False if they do not fit.
+__device__ __forceinline__ bool take(
+    const Found& f, Growth& g, unsigned taken, bool in, int parent, double above, double logprob, int rank)
+{
+    const int at = g.at + __popc(taken & ((1u << g.lane) - 1u));
+    g.at += __popc(taken);
+    if (g.at > f.capacity) return false;
+    if (in) {
+        const double score = above + logprob;
+        f.score[at] = score;
+        f.limit[at] = fmaxf(float(g.slack - score), -3.402823466e38f);
+        f.link[at] = unsigned(parent) << 16 | unsigned(g.row + 1) << 10 | unsigned(rank);
+        g.good += score >= g.least;
+    }
+    return true;
+}
+
+// All children of one node, 32 ranks at a time; `head` is the lane's log-prob among the first 32.
+__device__ inline bool take_all(const Table& table, const Found& f, Growth& g, int parent, float head)
+{
+    const float limit = f.limit[parent];
+    const double above = f.score[parent];
+    unsigned taken = KD_FULL_MASK;
+    for (int begin = 0; taken == KD_FULL_MASK && begin < table.width; begin += 32) {
+        const int rank = begin + g.lane;
+        if (begin > 0) head = rank < table.width ? table.at(g.row, rank) : -KD_INFINITY;
+        taken = __ballot_sync(KD_FULL_MASK, head >= limit);
+        if (!take(f, g, taken, head >= limit, parent, above, double(head), rank)) return false;
+    }
+    return true;
+}
+
 // One warp: all candidates that reach `least`; returns how many there are, root included, or -1 if they do not fit.
-// `good` gains the number of those that do reach it in float64; a few more come along through rounding.
+// `good` gets the number of those that do reach it in float64; a few more come along through rounding.  The first node
+// of a depth, (0, ..., 0), has the most children and gets the whole warp; then come four nodes at a time, eight ranks
+// each, and one by one again where eight are not enough.
 __device__ inline int grow_levels(const Table& table, double least, const Found& f, int lane, int& good)
 {
     // No child is missed: a float64 sum errs by less than the slack, and no float32 lies between a number and the
     // float32 nearest to it.  Never below the lowest float, so that -inf stays out.
-    const double slack = least + least * 1e-15;
-    if (lane == 0) f.score[0] = 0.0, f.limit[0] = fmaxf(float(slack), -3.402823466e38f), f.link[0] = 0;
-    int begin = 0, end = 1, own_good = 0;
-    for (int row = 0; row < table.rows && begin < end; ++row) {
-        const float head = lane < table.width ? table.at(row, lane) : -KD_INFINITY;
-        const float largest = table.at(row, 0);
-        int at = end;
+    Growth g = {least, least + least * 1e-15, lane, 0, 1, 0};
+    if (lane == 0) f.score[0] = 0.0, f.limit[0] = fmaxf(float(g.slack), -3.402823466e38f), f.link[0] = 0;
+    const int narrow = lane & 7;
+    int begin = 0, end = 1;
+    for (; g.row < table.rows && begin < end; ++g.row) {
+        const float head = lane < table.kept ? table.shared[g.row * table.kept + lane] : -KD_INFINITY;
+        const float narrow_head = narrow < table.kept ? table.shared[g.row * table.kept + narrow] : -KD_INFINITY;
+        const double narrow_logprob = double(narrow_head);
         __syncwarp();
-        for (int p = begin; p < end; p += 32) {
-            const float limit = p + lane < end ? f.limit[p + lane] : KD_INFINITY;
-            for (unsigned left = __ballot_sync(KD_FULL_MASK, largest >= limit); left != 0; left &= left - 1) {
-                const int parent = p + __ffs(int(left)) - 1;
-                const float lowest = f.limit[parent];
-                const double above = f.score[parent];
-                int children = 32;
-                for (int rank = lane; children == 32 && rank - lane < table.width; rank += 32) {
-                    const float logprob = rank < 32 ? head : rank < table.width ? table.at(row, rank) : -KD_INFINITY;
-                    const bool in = logprob >= lowest;
-                    children = __popc(__ballot_sync(KD_FULL_MASK, in));
-                    if (at + children > f.capacity) return -1;
-                    if (in) {
-                        const double score = above + double(logprob);
-                        f.score[at + lane] = score;
-                        f.limit[at + lane] = fmaxf(float(slack - score), -3.402823466e38f);
-                        f.link[at + lane] = unsigned(parent) << 16 | unsigned(row + 1) << 10 | unsigned(rank);
-                        own_good += score >= least;
-                    }
-                    at += children;
-                }
+        if (!take_all(table, f, g, begin, head)) return -1;
+#pragma unroll 2
+        for (int p = begin + 1; p < end; p += 4) {
+            const int parent = min(p + (lane >> 3), end - 1);
+            const bool in = narrow_head >= f.limit[parent] && p + (lane >> 3) < end;
+            const double above = f.score[parent];
+            const unsigned taken = __ballot_sync(KD_FULL_MASK, in);
+            if (taken == 0) continue;
+            unsigned full = taken & taken >> 4;
+            full &= full >> 2, full &= full >> 1;
+            if ((full & 0x01010101u) == 0 || table.width <= 8) {
+                if (!take(f, g, taken, in, parent, above, narrow_logprob, narrow)) return -1;
+            } else {
+                for (int q = p; q < min(p + 4, end); ++q)
+                    if (!take_all(table, f, g, q, head)) return -1;
             }
         }
-        begin = end, end = at;
+        begin = end, end = g.at;
     }
-    good = __reduce_add_sync(KD_FULL_MASK, own_good);
+    good = __reduce_add_sync(KD_FULL_MASK, g.good);
     return end;
 }
 
@@ -174,15 +209,17 @@ __device__ inline void find_candidates(
 }
 
 // The whole block: put the best `budget` nodes into nodes[1..]; returns their number, root included, or 0 if no
-// estimate led to them.  s.chain must be known, s.bound be ~0u and the bins clear.
+// estimate led to them.  s.chain must be known, s.bound be ~0u and the bins clear; table.kept at least 32 or all ranks
+// below the budget.
 __device__ inline int best_levels(
-    const Table& table, int budget, const Nodes& nodes, const Bins& bins, const Found& f, Shared& s, const Team& t)
+    Table table, int budget, const Nodes& nodes, const Bins& bins, const Found& f, Shared& s, const Team& t)
 {
+    table.width = min(table.width, budget);
     float most = cost_bound(table, budget, s, t);
     const bool whole = !(most < KD_INFINITY);
     if (whole) most = whole_cost(table, t);
     if (!(most < KD_INFINITY)) return 0;
-    count_costs(table, min(table.width, budget), most > 0.0f ? KD_TREE_BINS / most : 1.0f, bins, s, t);
+    count_costs(table, most > 0.0f ? KD_TREE_BINS / most : 1.0f, bins, s, t);
     convolve_costs(table.rows, bins, t);
     if (t.warp == 0) find_candidates(table, budget, most, whole, bins, f, s, t.lane);
     __syncthreads();
