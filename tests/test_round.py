@@ -1,0 +1,190 @@
+"""The round: all stages chained in place, equal on every backend, equal to replay on a real trace."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kdtree_cupy import policies, replay
+from kdtree_cupy.errors import BackendError
+from kdtree_cupy.round import decode_round
+from kdtree_cupy.round_buffers import RoundBuffers, round_buffers
+from kdtree_cupy.round_graph import capture
+from kdtree_cupy.trace import bundled_traces, load_trace
+
+BACKENDS = ("numpy",)
+D, N, K, V, ROW, LAYERS = 4, 9, 6, 40, 6, 2
+
+
+def make(backend, batch, *, rows=400, temperature=0.0, **sizes) -> RoundBuffers:
+    """Return buffers on a backend, with byte rows as KV."""
+    xp = __import__("cupy") if backend.name == "cuda" else np
+    depth, nodes, width, vocab = (
+        sizes.get(key, value) for key, value in zip("DNKV", (D, N, K, V), strict=True)
+    )
+    caches = xp.zeros((LAYERS, batch, rows, ROW), np.uint8)
+    tree_kv = xp.zeros((LAYERS, batch, nodes, ROW), np.uint8)
+    return round_buffers(
+        batch, depth, nodes, width, vocab, caches, tree_kv=tree_kv, temperature=temperature, xp=xp
+    )
+
+
+def put(target, value):
+    target[...] = value if isinstance(target, np.ndarray) else type(target).__module__ and _cupy(value)
+
+
+def _cupy(value):
+    import cupy
+
+    return cupy.asarray(value)
+
+
+def get(array):
+    return array.get() if hasattr(array, "get") else np.asarray(array)
+
+
+def rounds(backend, steps, seed, *, batch=3, run=decode_round, idle=False, disturb=()):
+    """Run ``steps`` rounds on made-up logits that often agree; return the state after each."""
+    buffers, rng, states = make(backend, batch), np.random.default_rng(seed), []
+    put(buffers.roots, np.arange(batch, dtype=np.int32))
+    for step in range(steps):
+        draft = rng.normal(size=(batch, D, V)).astype(np.float32) * 3
+        favourites = np.argsort(-draft, axis=-1)[:, :, 0]
+        budgets = rng.integers(-1 if idle else 0, N, batch).astype(np.int32)
+        target = rng.normal(size=(batch, N, V)).astype(np.float32)
+        kv = rng.integers(1, 255, (LAYERS, batch, N, ROW)).astype(np.uint8)
+
+        other = np.random.default_rng(1000 + step)
+        for r in disturb:
+            draft[r], target[r] = other.normal(size=(D, V)), other.normal(size=(N, V))
+            budgets[r], kv[:, r] = other.integers(-1, N), other.integers(1, 255, (LAYERS, N, ROW))
+
+        def model(b, target=target, favourites=favourites, kv=kv, step=step):
+            logits = target.copy()
+            for r in range(batch):  # agree with the drafter's first choices down to a depth
+                for i, depth in enumerate(get(b.built.tree.depths)[r]):
+                    if depth < D and (step + r) % 3:
+                        logits[r, i, favourites[r, depth]] = 20
+            put(b.target_logits, logits)
+            put(b.tree_kv, kv)
+
+        put(buffers.draft_logits, draft)
+        put(buffers.budgets, budgets)
+        run(buffers, model, library=backend.library)
+        states.append({
+            "roots": get(buffers.roots).copy(), "lengths": get(buffers.lengths).copy(),
+            "path": get(buffers.accepted.path).copy(), "caches": get(buffers.caches).copy(),
+            "tokens": get(buffers.built.tree.tokens).copy(), "mask": get(buffers.built.mask).copy(),
+            "status": get(buffers.committed.status).copy(),
+        })  # fmt: skip
+    return states
+
+
+def test_many_rounds_equal_the_references(backend, reference):
+    wanted = rounds(reference, 40, seed=1, idle=True)
+    got = rounds(backend, 40, seed=1, idle=True)
+    for step, (have, want) in enumerate(zip(got, wanted, strict=True)):
+        for name in want:
+            np.testing.assert_array_equal(have[name], want[name], err_msg=f"{name} after round {step}")
+    assert wanted[-1]["lengths"].max() > 60  # paths of several nodes were committed
+
+
+@pytest.fixture
+def reference():
+    from conftest import Backend, library_of
+
+    return Backend("numpy", library_of("numpy"))
+
+
+def test_rounds_commit_what_was_accepted(backend):
+    states = rounds(backend, 25, seed=2)
+    before = np.zeros(3, np.int64)
+    for state in states:
+        taken = (state["path"] >= 0).sum(1)
+        np.testing.assert_array_equal(state["lengths"], before + taken)
+        assert (state["status"] == 0).all()
+        before = state["lengths"].astype(np.int64)
+    filled = (states[-1]["caches"] != 0).all(-1)  # rows are never 0
+    for r in range(3):
+        assert filled[:, r, : before[r]].all()
+        assert not filled[:, r, before[r] :].any()
+
+
+def test_idle_slots_are_left_alone(backend):
+    buffers = make(backend, 3)
+    put(buffers.roots, np.int32([5, 6, 7]))
+    put(buffers.lengths, np.int32([2, 3, 4]))
+    put(buffers.budgets, np.int32([4, -1, 4]))
+    put(buffers.draft_logits, np.random.default_rng(0).normal(size=(3, D, V)).astype(np.float32))
+    decode_round(buffers, lambda b: None, library=backend.library)
+    assert get(buffers.lengths)[1] == 3
+    assert get(buffers.accepted.path_length)[1] == 0
+    assert get(buffers.roots)[1] == -1
+    assert get(buffers.built.tree.counts)[1] == 0
+    assert get(buffers.lengths)[[0, 2]].tolist() == [3, 5]
+
+
+def test_a_request_does_not_see_its_neighbours(backend):
+    quiet = rounds(backend, 8, seed=3)
+    disturbed = rounds(backend, 8, seed=3, disturb=(0, 2))
+    for one, two in zip(quiet, disturbed, strict=True):
+        for name in ("roots", "lengths", "path", "tokens", "mask", "status"):
+            np.testing.assert_array_equal(one[name][1], two[name][1])
+        np.testing.assert_array_equal(one["caches"][:, 1], two["caches"][:, 1])
+    assert (quiet[-1]["lengths"][[0, 2]] != disturbed[-1]["lengths"][[0, 2]]).any()
+
+
+@pytest.mark.parametrize("budget", [8, 64, 256])
+def test_real_trace_gives_the_acceptance_of_replay(backend, budget):
+    """Drive rounds with the recorded drafter and target; each must accept what replay says."""
+    trace = load_trace(bundled_traces()[0])
+    stop = int(trace.sequence_offsets[1])
+    table = replay.acceptance(trace, policies.ddtree, [budget])
+    wanted = [
+        (r, a)
+        for r, a in zip(*(x.tolist() for x in replay.jump(trace, table.accepted[:, 0])[1:3]), strict=True)
+        if r < stop
+    ]
+    wanted = wanted[: 24 if backend.name != "cuda" else None]
+    used, compact = np.unique(
+        np.concatenate([trace.draft_ids[:stop].ravel(), trace.tokens[:stop]]), return_inverse=True
+    )
+    ids = compact[: stop * trace.depth * trace.width].reshape(stop, trace.depth, trace.width)
+    tokens = compact[stop * trace.depth * trace.width :]
+    vocab = used.size
+    buffers = make(backend, 1, D=trace.depth, N=budget + 1, K=trace.width, V=vocab)
+    put(buffers.budgets, np.int32([budget]))
+    root = 0
+    for at, accepted in wanted:
+        assert at == root
+        rows = trace.draft_logprobs[root].astype(np.float64)
+        rest = np.log(np.maximum(1 - np.exp(rows).sum(-1, keepdims=True), 1e-30) / (vocab - trace.width))
+        logits = np.repeat(np.minimum(rest, rows[:, -1:] - 1), vocab, axis=1)
+        np.put_along_axis(logits, ids[root], rows, axis=1)
+        put(buffers.draft_logits, logits[None].astype(np.float32))
+        put(buffers.roots, np.int32([tokens[root]]))
+
+        def model(b, root=root):
+            depth = get(b.built.tree.depths)[0]
+            truth = np.zeros((1, budget + 1, vocab), np.float32)
+            truth[0, np.arange(budget + 1), tokens[np.minimum(root + 1 + depth, stop - 1)]] = 1
+            put(b.target_logits, truth)
+
+        decode_round(buffers, model, library=backend.library)
+        limit = stop - 1 - root
+        assert min(int(get(buffers.accepted.path_length)[0]) - 1, limit) == accepted
+        root += accepted + 1
+
+
+def test_sizes_are_checked():
+    for name, value in {"batch": 0, "depth": 33, "num_nodes": 1026, "width": 41, "vocab": 0}.items():
+        sizes = {"batch": 1, "depth": 4, "num_nodes": 5, "width": 4, "vocab": 40} | {name: value}
+        with pytest.raises(ValueError, match=f"{name}: got {value}" if name != "vocab" else "vocab|width"):
+            round_buffers(**sizes, caches=np.zeros((1, 1, 4, 4), np.uint8))
+
+
+def test_only_device_arrays_can_be_captured():
+    from conftest import Backend
+
+    with pytest.raises(BackendError, match="wanted CuPy arrays"):
+        capture(make(Backend("numpy"), 1), lambda b: None)
