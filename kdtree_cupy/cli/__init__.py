@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "kdtree_cupy.cli.study",
         "Replay tree policies on traces; write a report with tables and figures.",
     ),
+    "reproduce": ("kdtree_cupy.cli.reproduce", "Recompute published numbers from published inputs."),
     "trace": ("kdtree_cupy.cli.trace", "Look into, check and convert traces and other KDTR files."),
     "report": ("kdtree_cupy.cli.report", "Registers, spills, shared memory of every kernel; no GPU."),
     "selftest": ("kdtree_cupy.cli.selftest", "Every kernel against its reference on this machine."),
