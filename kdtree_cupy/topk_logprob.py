@@ -13,11 +13,25 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from . import checks, numpy_backend
+import numpy as np
+
+from . import checks, stage_run, stage_scratch
+from .library import arrays
+from .library.resolve import Run, resolve
 from .limits import MAX_WIDTH
 from .refs import topk_logprob as reference
 
 Array = Any
+FILE = "topk_logprob.cu"
+MAX_VOCAB = 1 << 20
+"""Largest vocabulary that kernels take: ids have 20 bits in the numbers that they sort."""
+
+_THREADS, _UNROLL, _SLICES, _STAGE = 256, 4, 32, 4096  # KD_TOPK_*, KD_UNROLL of the kernels; a test compares
+DYNAMIC_SHARED = {"topk_logprob_slices": 8 * (2 * MAX_WIDTH + 2048), "topk_logprob_combine": 8 * _STAGE}
+"""Most dynamic shared memory of each kernel, in bytes."""
+
+CXX = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
+"""C++ name of each number type of logits."""
 
 
 class TopK(NamedTuple):
@@ -86,14 +100,108 @@ def topk_logprob(
     if vocab_map is not None:
         vocab_map = checks.array(vocab_map, "vocab_map", "int32", "V", dims)
     targets = None if out is None else check_out(out, dims["b"], dims["D"], k)
-    numpy_backend.require("topk_logprob", library, {"logits": logits, "vocab_map": vocab_map})
-    ref = reference.topk_logprob(
-        logits, k, temperature=temperature, valid_vocab=valid_vocab, vocab_map=vocab_map
-    )
-    top = TopK(*numpy_backend.fill(targets, ref))
+    run = resolve(library, stage_run.placed({"logits": logits, "vocab_map": vocab_map}, (), targets))
+    if run.backend == "numpy":
+        ref = reference.topk_logprob(
+            run.numpy(logits),
+            k,
+            temperature=temperature,
+            valid_vocab=valid_vocab,
+            vocab_map=None if vocab_map is None else run.numpy(vocab_map),
+        )
+        top = TopK(*stage_run.deliver(run, targets, ref))
+    else:
+        checks.integer(dims["V"], "logits: V", 1, MAX_VOCAB)
+        top = TopK(*(targets or new_results(run, dims["b"], dims["D"], k)))
+        launch(run, logits, vocab_map, top, valid_vocab, temperature)
     if check:
         checks.raise_on_status("topk_logprob", top.status)
     return top
+
+
+def new_results(run: Run, batch: int, depth: int, k: int) -> tuple[Array, ...]:
+    """Return the three arrays that a kernel writes, uninitialised."""
+    shape = (batch, depth, k)
+    return run.empty(shape, "int32"), run.empty(shape, "float32"), run.empty((batch,), "int32")
+
+
+def launch(
+    run: Run,
+    logits: Array,
+    vocab_map: Array | None,
+    results: TopK,
+    valid: int,
+    temperature: float,
+    *,
+    version: int = 2,
+) -> None:
+    """Run the kernels of ``version`` on checked arguments."""
+    batch, depth, vocab = logits.shape
+    k, rows = int(results.ids.shape[2]), batch * depth
+    defines = {"KD_LOGIT": CXX[arrays.handle(logits).dtype]}
+    if rows == 0 or k == 0:
+        return
+    if version == 1 or not 1e-30 < temperature < 1e30:  # v2 scales in float32
+        sizes = (depth, vocab, valid, k, np.float64(temperature))
+        run.launch(
+            FILE, "topk_logprob_v1", batch, 256, (logits, vocab_map, *results, *sizes), defines=defines
+        )
+        return
+    pack = 16 // arrays.numpy_dtype(arrays.handle(logits).dtype).itemsize
+    slices = count_slices(rows, -(-valid // pack), stage_scratch.multiprocessors(run.device))
+    room = max(2 * k, 256)
+    stream = stage_scratch.current_stream(run, logits)
+    partial = [
+        stage_scratch.take(run, stream, f"topk_{name}", rows * slices * size, dtype)
+        for name, size, dtype in (
+            ("candidates", room, "uint64"),
+            ("counts", 1, "int32"),
+            ("peaks", 1, "float32"),
+            ("sums", 1, "float32"),
+        )
+    ]
+    scale = np.float32(math.log2(math.e) / temperature)
+    run.launch(
+        FILE, "topk_logprob_slices", rows * slices, _THREADS,
+        (logits, *partial, results.status, depth, vocab, valid, slices, k, room, scale),
+        shared_bytes=8 * (room + _THREADS * pack), defines=defines,
+    )  # fmt: skip
+    ordered = 1 << max(2 * k - 1, 63).bit_length()
+    run.launch(
+        FILE, "topk_logprob_combine", rows, min(1024, max(128, 1 << (slices * room // 8 - 1).bit_length())),
+        (*partial, vocab_map, *results, depth, slices, k, room, ordered, scale, np.float32(temperature)),
+        shared_bytes=8 * _STAGE, defines=defines,
+    )  # fmt: skip
+
+
+def count_slices(rows: int, chunks: int, multiprocessors: int) -> int:
+    """Return in how many slices to cut a row: enough blocks for the card, none shorter than a tile."""
+    tiles = -(-chunks // (_THREADS * _UNROLL))
+    return max(1, min(tiles, 4 * multiprocessors // rows, _SLICES))
+
+
+def self_check(library: Any) -> None:
+    """Raise ``ValueError`` unless the kernels agree with the reference on small rows with ties.
+
+    Parameters
+    ----------
+    library : KernelLibrary
+        With backend "cuda" or "host".
+    """
+    rng = np.random.default_rng(0)
+    plain = type(library)(backend="numpy")
+    for vocab, k in ((9, 9), (1001, 64), (20_000, 300)):
+        logits = np.round(3 * rng.standard_normal((2, 2, vocab)), 1).astype(np.float32)
+        logits[0, 1, vocab // 2] = np.nan if vocab == 1001 else -np.inf
+        moved = stage_scratch.moved(logits, library)
+        got = topk_logprob(moved, k, library=library)
+        wanted = topk_logprob(logits, k, library=plain)
+        for name, one, other in zip(TopK._fields, got, wanted, strict=True):
+            one = one.get() if hasattr(one, "get") else one
+            margin = 2.0**-21 * np.maximum(1, np.abs(other)) if name == "logprobs" else 0
+            same = (one == other) | (np.isnan(one) & np.isnan(other)) | (np.abs(one - other) <= margin)
+            if not same.all():
+                raise ValueError(f"topk_logprob: {name} is not what the reference gives")
 
 
 def check_out(out: TopK, batch: int, depth: int, k: int) -> tuple[Array, ...]:

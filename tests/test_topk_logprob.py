@@ -16,6 +16,7 @@ import kdtree_cupy as kd
 
 DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16]
 NON_FINITE = 1
+BACKENDS = ("numpy", "host", "cuda")
 
 
 def top(backend: Backend, row, k: int, dtype=np.float32, **options) -> tuple[list[int], np.ndarray]:
