@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kdtree_cupy.errors import BackendError
-from kdtree_cupy.library import nvrtc
+from kdtree_cupy.library import doctor, doctor_cuda, nvrtc
+from kdtree_cupy.library.driver import Driver
 
 KERNELS = Path(__file__).parent / "kernels"
 SCALE = (KERNELS / "scale.cu").read_text()
@@ -49,3 +50,10 @@ def sources(tmp_path: Path) -> Path:
     for path in KERNELS.glob("scale.cu*"):
         (folder / path.name).write_text(path.read_text())
     return folder
+
+
+def driver_says(monkeypatch: pytest.MonkeyPatch, **facts: object) -> None:
+    """Let the driver say ``facts``."""
+    said = Driver(**facts)
+    for module in (doctor, doctor_cuda, nvrtc):
+        monkeypatch.setattr(module, "driver", lambda: said)

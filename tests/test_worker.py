@@ -5,18 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
-import sys
 import time
-import types
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
 from library_tools import HEADER, KERNELS, SCALE, cache_folder, sources  # noqa: F401
 
-from kdtree_cupy.errors import BackendError, CompileError
+from kdtree_cupy.errors import CompileError
 from kdtree_cupy.library import KernelError, KernelLibrary, host, rehearse
 from kdtree_cupy.library.worker import Worker
 
@@ -184,49 +180,6 @@ extern "C" __global__ void twice_v1(int* x, int* y) {
     launch(library, "twice_v1", x, x)
 
 
-@pytest.fixture
-def stage(monkeypatch, tmp_path):
-    """A stage module with a check of its own, importable here and in the worker."""
-    (tmp_path / "kdtree_check_scale.py").write_text(
-        "import numpy as np\n"
-        "def self_check(library):\n"
-        "    x, y = np.ones(8, 'f4'), np.zeros(8, 'f4')\n"
-        "    library.launch('scale.cu', 'scale_v1', 1, 8, (x, y, np.float32(1), 8))\n"
-        "    np.testing.assert_array_equal(y, 2 * x + 1)\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    import importlib
-
-    module = importlib.import_module("kdtree_check_scale")
-    monkeypatch.setattr(rehearse, "hook", lambda file, name: getattr(module, name, None))
-    for worker in rehearse._workers.values():
-        worker.stop()  # so that the next one finds the module
-    yield
-    sys.modules.pop("kdtree_check_scale")
-
-
-def test_stage_is_compared_with_its_reference(stage):
-    library = KernelLibrary(KERNELS, backend="host")
-    x, y = np.ones(64, "f4"), np.zeros(64, "f4")
-    library.launch("scale.cu", "scale_v1", 1, 64, (x, y, np.float32(1), 64))
-    assert y[0] == 3
-    library.replace("scale.cuh", HEADER.replace("2.0f", "2.5f"))
-    with pytest.raises(
-        KernelError, match=r"the check of scale\.cu against its reference failed.*AssertionError"
-    ):
-        library.launch("scale.cu", "scale_v1", 1, 64, (x, y, np.float32(1), 64))
-    assert y[0] == 3
-
-
-def test_hooks_of_stages():
-    from kdtree_cupy.library.stage_hooks import hook
-
-    assert hook("absent_stage.cu", "self_check") is None
-    assert hook("deep/tree_build.cu", "tree_build") is None
-    assert hook("no-identifier.cu", "self_check") is None
-    assert isinstance(hook("tree_build.cu", "tree_build"), types.FunctionType)
-
-
 def test_what_a_kernel_prints_is_in_the_message(library):
     library.replace("faults.cu", """
 #ifdef KD_HOST
@@ -238,46 +191,6 @@ extern "C" __global__ void loud_v1(int* x) {
 }""")  # fmt: skip
     with pytest.raises(KernelError, match=r"(?s)loud_v1.*last output of the worker:.*seen 0"):
         launch(library, "loud_v1", ints())
-
-
-def test_no_interpreter(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "executable", "")
-    with pytest.raises(BackendError, match=r"sys\.executable is not known"):
-        Worker(tmp_path).run({"library": {"backend": "host"}}, "x", 1)
-
-
-def test_worker_ends_with_its_parent(tmp_path):
-    code = f"""
-import os, sys
-sys.path.insert(0, {str(KERNELS.parent)!r})
-from kdtree_cupy.library import KernelLibrary, rehearse
-import numpy as np
-library = KernelLibrary({str(KERNELS)!r}, backend="host")
-library.launch("faults.cu", "fine_v1", 1, 32, (np.zeros(32, "i4"),))
-print(rehearse.worker(library).pid, flush=True)
-os.kill(os.getpid(), 9)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    pid = int(done.stdout)
-    for _ in range(100):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return
-        if Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
-            return  # ended, and waits for an init that collects it
-        time.sleep(0.1)
-    pytest.fail("the worker outlived its parent")
-
-
-def test_worker_is_gone_with_its_owner(tmp_path):
-    worker = Worker(tmp_path)
-    worker._start()
-    pid = worker.pid
-    del worker
-    gc.collect()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
 
 
 def test_no_warnings_about_lost_files(library):
