@@ -167,6 +167,20 @@ def test_failed_write_leaves_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_longest_unused_entries_go_first(cache, monkeypatch):
+    for i in range(1, 8):
+        key = str(i) * 40
+        cache.store(key, ".so", b"x", {})
+        os.utime(cache.folder / f"{key}.json", (i, i))
+    os.utime(cache.folder / f"{KEY}.json", (0, 0))
+    assert cache.load(KEY, ".cubin"), "used just now"
+    monkeypatch.setattr(module, "MOST_ENTRIES", 8)
+    cache.store("8" * 40, ".so", b"x", {})
+    assert [i for i in range(9) if not (cache.folder / f"{str(i) * 40}.json").exists()] == [1, 2]
+    assert not (cache.folder / f"{'1' * 40}.so").exists()
+    assert cache.load(KEY, ".cubin")
+
+
 def test_where_the_folder_is(monkeypatch, tmp_path):
     monkeypatch.setenv("KDTREE_CACHE", str(tmp_path / "a"))
     assert wanted_folder() == tmp_path / "a"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -101,3 +102,29 @@ def test_worker_is_gone_with_its_owner(tmp_path):
     gc.collect()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="forking with threads is deprecated from 3.12 on")
+def test_a_forked_child_gets_a_worker_of_its_own(cache_folder):  # noqa: F811
+    library = KernelLibrary(KERNELS, backend="host")
+
+    def run():
+        library.passed.clear()
+        library._kernels.clear()
+        library.launch("faults.cu", "fine_v1", 1, 32, (np.zeros(32, "i4"),))
+
+    run()
+    worker = rehearse.worker(library)
+    ours = worker.pid
+    child = os.fork()
+    if child == 0:
+        code = 1
+        with contextlib.suppress(Exception):
+            run()
+            code = 0 if worker.pid not in (None, ours) else 2
+            worker.stop()
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert worker.pid == ours, "the parent's worker lives on"
+    run()
+    worker.stop()

@@ -19,7 +19,7 @@ _EXTENDED = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint
 """Number types that torch will not hand to numpy, and integers of their size that it will."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: that would triple the time of making one, and launches make several
 class Handle:
     """What a launch needs to know of one array.
 

@@ -17,6 +17,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+MOST_ENTRIES = 2000
+"""Kernels kept in a folder: far more than a day of edits makes, some hundred MiB."""
+
 
 def wanted_folder() -> Path:
     """Return the folder the user wants: ``$KDTREE_CACHE``, else ``kdtree_cupy`` in the XDG cache folder."""
@@ -93,7 +96,11 @@ class Cache:
             return None
         if not isinstance(entry, dict) or entry.get("key") != key:
             return None
-        return (path, entry) if entry.get("sha256") == hashlib.sha256(binary).hexdigest() else None
+        if entry.get("sha256") != hashlib.sha256(binary).hexdigest():
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(self.folder / f"{key}.json")  # used now: the last to be dropped
+        return path, entry
 
     def store(self, key: str, suffix: str, binary: bytes, entry: Mapping[str, Any]) -> Path:
         """Write an entry so that no reader ever sees half of it; return the path of the binary."""
@@ -112,7 +119,19 @@ class Cache:
         path = self.folder / f"{key}{suffix}"
         write_atomic(path, binary)
         write_atomic(self.folder / f"{key}.json", described)
+        self._prune()
         return path
+
+    def _prune(self) -> None:
+        """Drop the quarter used longest ago once there are too many entries."""
+        entries = list(self.folder.glob("*.json"))
+        if len(entries) <= MOST_ENTRIES:
+            return
+        with contextlib.suppress(FileNotFoundError):  # another process is pruning, too
+            entries.sort(key=lambda path: path.stat().st_mtime_ns)
+            for path in entries[: len(entries) // 4]:
+                for suffix in (".json", ".cubin", ".so"):
+                    path.with_suffix(suffix).unlink(missing_ok=True)
 
 
 def write_atomic(path: Path, data: bytes) -> None:

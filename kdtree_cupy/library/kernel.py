@@ -17,7 +17,7 @@ Runner = Callable[
 ]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Ready:
     """A launch whose arguments have been checked."""
 
