@@ -15,10 +15,18 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from . import checks, numpy_backend
+import numpy as np
+
+from . import checks, stage_run, stage_scratch
+from .library import arrays
+from .library.resolve import Run, resolve
 from .refs import target_token as reference
+from .topk_logprob import CXX, MAX_VOCAB
 
 Array = Any
+FILE = "target_token.cu"
+_THREADS, _UNROLL, _SLICES, _BINS, _NUCLEUS = 256, 4, 32, 2048, 4  # KD_TARGET_* and such of the kernels
+_SEGMENTS = _THREADS // 32  # of a slice: one a warp
 
 
 class TargetTokens(NamedTuple):
@@ -84,14 +92,106 @@ def target_token(
     elif temperature > 0:
         raise ValueError("uniforms: got None, wanted float32 [b, N] because temperature is above 0")
     targets = None if out is None else check_out(out, dims["b"], dims["N"])
-    numpy_backend.require("target_token", library, {"logits": logits, "uniforms": uniforms})
-    ref = reference.target_token(
-        logits, temperature=temperature, top_p=top_p, uniforms=uniforms, valid_vocab=valid_vocab
-    )
-    chosen = TargetTokens(*numpy_backend.fill(targets, ref))
+    run = resolve(library, stage_run.placed({"logits": logits, "uniforms": uniforms}, (), targets))
+    if run.backend == "numpy":
+        ref = reference.target_token(
+            run.numpy(logits),
+            temperature=temperature,
+            top_p=top_p,
+            uniforms=None if uniforms is None else run.numpy(uniforms),
+            valid_vocab=valid_vocab,
+        )
+        chosen = TargetTokens(*stage_run.deliver(run, targets, ref))
+    else:
+        checks.integer(dims["V"], "logits: V", 1, MAX_VOCAB)
+        chosen = TargetTokens(*(targets or new_results(run, dims["b"], dims["N"])))
+        launch(run, logits, uniforms, chosen, valid_vocab, temperature, top_p)
     if check:
         checks.raise_on_status("target_token", chosen.status)
     return chosen
+
+
+def new_results(run: Run, batch: int, nodes: int) -> tuple[Array, ...]:
+    """Return the two arrays that a kernel writes, uninitialised."""
+    return run.empty((batch, nodes), "int32"), run.empty((batch,), "int32")
+
+
+def launch(
+    run: Run,
+    logits: Array,
+    uniforms: Array | None,
+    results: TargetTokens,
+    valid: int,
+    temperature: float,
+    top_p: float,
+    *,
+    version: int = 2,
+) -> None:
+    """Run the kernels of ``version`` on checked arguments."""
+    batch, nodes, vocab = logits.shape
+    dtype = arrays.handle(logits).dtype
+    defines = {"KD_LOGIT": CXX[dtype]}
+    rows = batch * nodes
+    extreme = temperature > 0 and not 1e-30 < temperature < 1e30  # v2 scales in float32
+    if rows == 0 or version == 1 or extreme:
+        args = (logits, uniforms, *results, nodes, vocab, valid, np.float64(temperature), np.float64(top_p))
+        run.launch(FILE, "target_token_v1", batch, 256, args, defines=defines)
+        return
+    pack = 16 // arrays.numpy_dtype(dtype).itemsize
+    slices = count_slices(rows, -(-valid // pack), stage_scratch.multiprocessors(run.device))
+    stream = stage_scratch.current_stream(run, logits)
+
+    def scratch(name: str, size: int, kind: str, *, zeros: bool = False) -> Array:
+        return stage_scratch.take(run, stream, f"target_{name}", rows * size, kind, zeros=zeros)
+
+    def start(kernel: str, *args: Any) -> None:
+        run.launch(FILE, kernel, rows * slices, _THREADS, args, defines=defines)
+
+    tickets = scratch("tickets", 3, "uint32", zeros=True)
+    sizes = (nodes, vocab, valid, slices)
+    if temperature == 0:
+        start("target_token_argmax", logits, *results, scratch("bests", slices, "uint64"), tickets, *sizes)
+        return
+    scale = np.float32(math.log2(math.e) / temperature)
+    segments = [scratch(n, slices * _SEGMENTS, d) for n, d in _SEGMENT_ARRAYS]
+    states = scratch("states", _NUCLEUS, "uint64")
+    drawn = (logits, uniforms, *results, *segments, tickets, states, *sizes)
+    if top_p == 1:
+        start("target_token_draw", *drawn, 0, scale)
+        return
+    start("target_token_draw", *drawn, 1, scale)
+    totals = scratch("totals", _BINS, "uint64", zeros=True)
+    rounds = 3 if dtype == "float32" else 2
+    for number in range(rounds):
+        where = (vocab, valid, slices, number, rounds, scale, np.float64(top_p))
+        start("target_token_nucleus", logits, tickets, states, totals, *where)
+    start("target_token_draw", *drawn, 2, scale)
+
+
+_SEGMENT_ARRAYS = (("peaks", "float32"), ("sums", "float32"), ("ties", "int32"))
+
+
+def count_slices(rows: int, chunks: int, multiprocessors: int) -> int:
+    """Return in how many slices to cut a row: enough blocks for the card, none shorter than a tile."""
+    tiles = -(-chunks // (_THREADS * _UNROLL))
+    return max(1, min(tiles, 4 * multiprocessors // rows, _SLICES))
+
+
+def self_check(library: Any) -> None:
+    """Raise ``ValueError`` unless the kernels choose the reference's tokens on small rows.
+
+    Parameters
+    ----------
+    library : KernelLibrary
+        With backend "cuda" or "host".
+    """
+    rng = np.random.default_rng(0)
+    for vocab, options in ((9, {}), (20_001, {}), (1001, {"top_p": 0.7}), (20_001, {"top_p": 0.9})):
+        logits = np.round(3 * rng.standard_normal((2, 3, vocab)), 2).astype(np.float32)
+        logits[0, 1, vocab // 2] = np.nan
+        uniforms = rng.random((2, 3), np.float32)
+        stage_run.compare(target_token, library, logits)
+        stage_run.compare(target_token, library, logits, temperature=0.8, uniforms=uniforms, **options)
 
 
 def check_out(out: TargetTokens, batch: int, num_nodes: int) -> tuple[Array, ...]:

@@ -16,6 +16,7 @@ import kdtree_cupy as kd
 
 DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16]
 NON_FINITE = 1
+BACKENDS = ("numpy", "host", "cuda")
 
 
 def draw(backend: Backend, row, uniforms, *, temperature=1.0, dtype=np.float32, **options) -> list[int]:
@@ -78,7 +79,7 @@ def test_draw_by_exact_fractions(backend, weights, u):
 
 def test_frequencies_over_a_grid_of_uniforms(backend):
     row = np.random.default_rng(0).standard_normal(20)
-    n = 4000
+    n = 400 if backend.name == "host" else 4000  # a block for each row
     tokens = draw(backend, row, [(i + 0.5) / n for i in range(n)], temperature=0.8)
     p = np.exp(row / 0.8) / np.exp(row / 0.8).sum()
     assert np.abs(np.bincount(tokens, minlength=20) / n - p).max() <= 1.01 / n
@@ -99,12 +100,13 @@ def test_frequencies_over_a_grid_of_uniforms(backend):
 )
 def test_top_p_keeps_the_shortest_prefix(backend, top_p, kept):
     row = np.log([0.125, 0.2, 0.4, 0.2, 0.075])
-    tokens = draw(backend, row, [(i + 0.5) / 200 for i in range(200)], top_p=top_p)
+    n = 40 if backend.name == "host" else 200
+    tokens = draw(backend, row, [(i + 0.5) / n for i in range(n)], top_p=top_p)
     assert sorted(set(tokens)) == kept
     p = np.array([0.125, 0.2, 0.4, 0.2, 0.075])
     share = p[kept] / p[kept].sum()
-    counts = np.array([tokens.count(i) for i in kept]) / 200
-    assert np.abs(counts - share).max() <= 1.01 / 200
+    counts = np.array([tokens.count(i) for i in kept]) / n
+    assert np.abs(counts - share).max() <= 1.01 / n
 
 
 def test_top_p_that_is_reached_exactly_keeps_no_more(backend):
@@ -114,7 +116,7 @@ def test_top_p_that_is_reached_exactly_keeps_no_more(backend):
 
 def test_top_p_counts_the_mass_at_the_temperature(backend):
     row = np.log([0.5, 0.3, 0.2])
-    grid = [(i + 0.5) / 100 for i in range(100)]
+    grid = [(i + 0.5) / 20 for i in range(20)]
     assert set(draw(backend, row, grid, top_p=0.6, temperature=1.0)) == {0, 1}
     assert set(draw(backend, row, grid, top_p=0.6, temperature=0.5)) == {0}
     assert set(draw(backend, row, grid, top_p=0.6, temperature=5.0)) == {0, 1}

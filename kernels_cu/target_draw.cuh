@@ -1,0 +1,205 @@
+// target_draw.cuh: masses of a row by segments, and the token that a uniform number falls on.
+#ifndef KD_TARGET_DRAW_CUH
+#define KD_TARGET_DRAW_CUH
+
+#include "target_row.cuh"
+
+#define KD_NO_TOKEN 0x7fffffff
+
+// A row is cut in slices (a block each), a slice in segments (a warp each), all runs of whole chunks.
+struct RowCut {
+    LogitRow row;
+    int slices;
+
+    __device__ void segment(int number, int& first, int& end) const
+    {
+        const int slice = number / KD_TARGET_WARPS, each = ceil_div(row.chunks, slices), own = ceil_div(each, KD_TARGET_WARPS);
+        const int slice_first = min(slice * each, row.chunks), slice_end = min(slice_first + each, row.chunks);
+        first = min(slice_first + (number - slice * KD_TARGET_WARPS) * own, slice_end);
+        end = min(first + own, slice_end);
+    }
+};
+
+struct Segments {
+    float *peaks, *sums;
+    int* ties;
+    long long at;  // of the row's first
+    int count;
+};
+
+struct DrawMemory {
+    float floats[KD_TARGET_WARPS];
+    int ints[KD_TARGET_WARPS];
+    double total, remaining;  // mass of the row; mass to pass over in the segment
+    float peak;
+    int bad, segment, ties_before, choice;
+};
+
+// This warp's segment: its largest logit and its mass relative to that.
+__device__ inline void add_segment(const RowCut& cut, int part, const Segments& segments, const Mass& mass)
+{
+    const int number = part * KD_TARGET_WARPS + warp_id(), lane = lane_id();
+    int first, end;
+    cut.segment(number, first, end);
+    float peak = -KD_LARGEST, sum = 0.0f;
+    for (int base = first + lane; base - lane < end; base += 32 * KD_UNROLL) {
+        uint4 tile[KD_UNROLL];
+        float top = -KD_INFINITY;
+#pragma unroll
+        for (int u = 0; u < KD_UNROLL; ++u) tile[u] = cut.row.load(base + 32 * u, end);
+#pragma unroll
+        for (int u = 0; u < KD_UNROLL; ++u) top = larger(top, chunk_top(tile[u]));
+        if (top > peak) {
+            sum *= mass.of(peak, top);
+            peak = top;
+        }
+        float parts[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+        for (int u = 0; u < KD_UNROLL; ++u) {
+            wait_for(parts[3], tile[u]);
+#pragma unroll
+            for (int j = 0; j < KD_PACK; ++j) parts[j & 3] = mass.add(parts[j & 3], element(tile[u], j), peak);
+        }
+        sum += (parts[0] + parts[1]) + (parts[2] + parts[3]);
+    }
+    const float most = warp_max(peak);
+    sum = warp_sum(sum == 0.0f ? 0.0f : sum * mass.of(peak, most));
+    if (lane == 0) segments.peaks[segments.at + number] = most, segments.sums[segments.at + number] = sum;
+}
+
+// This warp's segment: the mass above the edge, relative to the row's peak, and how many elements equal the edge.
+__device__ inline void add_kept_segment(const RowCut& cut, int part, const Segments& segments, const Mass& mass, float peak,
+    const Kept& kept)
+{
+    const int number = part * KD_TARGET_WARPS + warp_id(), lane = lane_id();
+    int first, end, tied = 0;
+    cut.segment(number, first, end);
+    float sum = 0.0f;
+    for (int base = first + lane; base - lane < end; base += 32 * KD_UNROLL) {
+        uint4 tile[KD_UNROLL];
+#pragma unroll
+        for (int u = 0; u < KD_UNROLL; ++u) tile[u] = cut.row.load(base + 32 * u, end);
+#pragma unroll
+        for (int u = 0; u < KD_UNROLL; ++u) {
+            if (!(chunk_top(tile[u]) >= kept.edge)) continue;
+            float own = 0.0f;
+#pragma unroll
+            for (int j = 0; j < KD_PACK; ++j) {
+                const float x = element(tile[u], j);
+                if (x > kept.edge) own = mass.add(own, x, peak);
+                tied += x == kept.edge;
+            }
+            sum += own;
+        }
+    }
+    sum = warp_sum(sum), tied = warp_sum(tied);
+    if (lane != 0) return;
+    segments.peaks[segments.at + number] = peak, segments.sums[segments.at + number] = sum;
+    segments.ties[segments.at + number] = tied;
+}
+
+// Warp 0: into which segment does u fall?  Each lane adds a run of segments, in ascending order.
+__device__ inline void choose_segment(const Segments& segments, float u, const Kept& kept, const Mass& mass,
+    DrawMemory& memory)
+{
+    const int lane = lane_id(), each = ceil_div(segments.count, 32), first = lane * each;
+    const int end = min(first + each, segments.count);
+    float peak = -KD_LARGEST;
+    int tied = 0;
+    for (int i = first; i < end; ++i) {
+        peak = larger(peak, __ldcg(&segments.peaks[segments.at + i]));
+        if (kept.ties) tied += __ldcg(&segments.ties[segments.at + i]);
+    }
+    peak = warp_max(peak);
+    int ties_upto = tied;
+#pragma unroll
+    for (int offset = 1; offset < 32; offset <<= 1) {
+        const int left = __shfl_up_sync(KD_FULL_MASK, ties_upto, offset);
+        if (lane >= offset) ties_upto += left;
+    }
+    const float tie_mass = kept.ties ? mass.of(kept.edge, peak) : 0.0f;
+    const auto mass_of = [&](int i, int& ties_before) {
+        const float sum = __ldcg(&segments.sums[segments.at + i]);
+        double own = sum == 0.0f ? 0.0 : double(sum) * double(mass.of(__ldcg(&segments.peaks[segments.at + i]), peak));
+        if (kept.ties) {
+            const int here = __ldcg(&segments.ties[segments.at + i]);
+            own += double(tie_mass) * double(max(min(kept.ties - ties_before, here), 0));
+            ties_before += here;
+        }
+        return own;
+    };
+    int ties_before = ties_upto - tied;
+    double own = 0.0;
+    for (int i = first; i < end; ++i) own += mass_of(i, ties_before);
+    double upto = own;
+#pragma unroll
+    for (int offset = 1; offset < 32; offset <<= 1) {
+        const double left = __shfl_up_sync(KD_FULL_MASK, upto, offset);
+        if (lane >= offset) upto += left;
+    }
+    const double total = __shfl_sync(KD_FULL_MASK, upto, 31), target = double(u) * total;
+    const unsigned beyond = __ballot_sync(KD_FULL_MASK, upto > target && own > 0.0);
+    const unsigned filled = __ballot_sync(KD_FULL_MASK, own > 0.0);
+    const int chosen = beyond ? __ffs(int(beyond)) - 1 : filled ? 31 - __clz(int(filled)) : 0;
+    if (lane == 0) {
+        memory.bad = !(total > 0.0) || peak == KD_INFINITY;
+        memory.peak = peak, memory.total = total, memory.choice = KD_NO_TOKEN;
+    }
+    if (lane != chosen) return;
+    double before = upto - own;
+    ties_before = ties_upto - tied;
+    memory.segment = first;
+    for (int i = first; i < end; ++i) {
+        const int ties_here = ties_before;
+        const double here = mass_of(i, ties_before);
+        if (here > 0.0) memory.segment = i, memory.remaining = target - before, memory.ties_before = ties_here;
+        before += here;
+        if (here > 0.0 && before > target) break;
+    }
+    if (!beyond) memory.remaining = KD_INFINITY;  // u of 1 or more, or NaN: the last id with any mass
+}
+
+// All threads: the first id of the chosen segment whose cumulative mass exceeds what remains, else the last with mass.
+__device__ inline int pick(const RowCut& cut, const Kept& kept, const Mass& mass, DrawMemory& memory)
+{
+    const int t = thread_number();
+    const float peak = memory.peak;
+    const double remaining = memory.remaining;
+    int first, end, ties_before = memory.ties_before, last = -1;
+    cut.segment(memory.segment, first, end);
+    float passed = 0.0f;
+    for (int base = first; base < end; base += KD_TARGET_THREADS) {
+        const uint4 chunk = cut.row.load(base + t, end);
+        float masses[KD_PACK], own = 0.0f, total;
+        int tied = 0, all_tied = 0, rank = 0;
+        if (kept.ties) {
+#pragma unroll
+            for (int j = 0; j < KD_PACK; ++j) tied += element(chunk, j) == kept.edge;
+            rank = ties_before + sum_before(tied, memory.ints, all_tied);
+        }
+#pragma unroll
+        for (int j = 0; j < KD_PACK; ++j) {
+            const float x = element(chunk, j);
+            const bool counts = x > kept.edge || (x == kept.edge && rank++ < kept.ties);
+            masses[j] = counts ? mass.of(x, peak) : 0.0f;
+            own += masses[j];
+            if (masses[j] > 0.0f) last = cut.row.id(base + t) + j;
+        }
+        float sum = passed + sum_before(own, memory.floats, total);
+        if (own > 0.0f && double(sum + own) > remaining) {
+            int choice = KD_NO_TOKEN;
+#pragma unroll
+            for (int j = 0; j < KD_PACK; ++j) {
+                sum += masses[j];
+                if (choice == KD_NO_TOKEN && masses[j] > 0.0f && double(sum) > remaining) choice = cut.row.id(base + t) + j;
+            }
+            atomicMin(&memory.choice, choice == KD_NO_TOKEN ? last : choice);
+        }
+        __syncthreads();
+        if (memory.choice != KD_NO_TOKEN) return memory.choice;
+        passed += total, ties_before += all_tied;
+    }
+    return block_max(last, memory.ints);
+}
+
+#endif

@@ -1,0 +1,158 @@
+// target_token.cu: which token does the target choose at each node?
+//
+// Algorithm  v1: one block a request, row after row, in float64: best element; a draw walks the ids in ascending order.
+//            argmax: `slices` blocks a row look for the best composite; the row's last block compares theirs.
+//            draw: as many blocks; each warp adds the masses of its own run of ids (a segment); the row's last block
+//            finds the segment that u falls into and reads it once more.  With top-p, `stage` 1 only adds,
+//            `target_token_nucleus` finds the least logit kept by digits of its order-preserving bits, from masses
+//            counted as integers, and `stage` 2 draws from what is kept.
+// Inputs     logits (b, N, vocab) KD_LOGIT, any values; ids from `valid` on take no part; uniforms (b, N) float32 or null
+// Outputs    tokens (b, N) int32, status (b,) int32.  Scratch: bests, peaks, sums, ties: one a slice or a segment;
+//            states: KD_NUCLEUS_WORDS uint64 a row; tickets, totals: zero before and after
+// Launch     target_token_v1: grid b, block 256, dynamic shared 0
+// Launch     target_token_argmax: grid b * N * slices, block KD_TARGET_THREADS, dynamic shared 0
+// Launch     target_token_draw: grid b * N * slices, block KD_TARGET_THREADS, dynamic shared 0
+// Launch     target_token_nucleus: grid b * N * slices, block KD_TARGET_THREADS, dynamic shared 0
+// Aliasing   outputs overlap nothing; launches that share scratch must not overlap in time
+// Numerics   argmax is exact, lowest id first.  Draws: float32 sums in an order that sizes fix; an edge between two ids
+//            may lie up to 1e-6 from the exact one
+// Bytes      reads sizeof(KD_LOGIT) * valid a row; a draw 1 + 1/segments times that, with top-p 4 (float32: 5) times
+#include "target_draw.cuh"
+#include "target_nucleus.cuh"
+
+extern "C" __global__ void __launch_bounds__(256)
+target_token_v1(const KD_LOGIT* __restrict__ logits, const float* __restrict__ uniforms, int* __restrict__ tokens,
+    int* __restrict__ status, int nodes, int vocab, int valid, double temperature, double top_p)
+{
+    __shared__ double sums[8];
+    __shared__ Composite bests[8];
+    const int t = int(threadIdx.x), b = int(blockIdx.x);
+    int found = 0;
+    for (int node = 0; node < nodes; ++node) {
+        const long long row = (long long)b * nodes + node;
+        const KD_LOGIT* x = logits + row * vocab;
+        Composite best = 0;
+        int bad = 0;
+        for (int i = t; i < valid; i += 256) {
+            const float value = to_float(x[i]);
+            bad |= !(value < KD_INFINITY);
+            best = max(best, composite(value, i));
+        }
+        best = block_max(best, bests);
+        const double peak = key_value(composite_key(best));
+        bad = __syncthreads_or(bad || peak == -KD_INFINITY);
+        if (bad) found |= KD_STATUS_NON_FINITE;
+        if (bad || temperature == 0.0) {
+            if (t == 0) tokens[row] = bad ? -1 : composite_id(best);
+            continue;
+        }
+        double total = 0.0;
+        for (int i = t; i < valid; i += 256) total += exp((double(to_float(x[i])) - peak) / temperature);
+        total = block_sum(total, sums);
+        double kept = 1.0;  // mass of what is kept: the best, then one element after another
+        for (int count = 1; top_p < 1.0 && count < valid && kept < top_p * total; ++count) {
+            Composite next = 0;
+            for (int i = t; i < valid; i += 256) {
+                const Composite c = composite(to_float(x[i]), i);
+                if (c < best) next = max(next, c);
+            }
+            best = block_max(next, bests);
+            kept += exp((double(key_value(composite_key(best))) - peak) / temperature);
+        }
+        if (top_p == 1.0) best = 0, kept = total;
+        if (t == 0) {
+            int token = -1;
+            double sum = 0.0;
+            for (int i = 0; i < valid; ++i) {
+                const double mass = exp((double(to_float(x[i])) - peak) / temperature);
+                if (composite(to_float(x[i]), i) < best || mass == 0.0) continue;
+                sum += mass, token = i;
+                if (sum > double(uniforms[row]) * kept) break;
+            }
+            tokens[row] = token;
+        }
+    }
+    if (t == 0) status[b] = found;
+}
+
+extern "C" __global__ void __launch_bounds__(KD_TARGET_THREADS, 4)
+target_token_argmax(const KD_LOGIT* __restrict__ logits, int* __restrict__ tokens, int* __restrict__ status,
+    Composite* bests, unsigned* tickets, int nodes, int vocab, int valid, int slices)
+{
+    __shared__ Composite scratch[KD_TARGET_WARPS];
+    const int number = int(blockIdx.x) / slices, part = int(blockIdx.x) - number * slices;
+    const LogitRow row(logits, number, vocab, valid);
+    const int each = ceil_div(row.chunks, slices), first = min(part * each, row.chunks), end = min(first + each, row.chunks);
+    const Tickets counters(tickets, int(gridDim.x) / slices, int(gridDim.x) / slices / nodes);
+    float best = -KD_INFINITY;
+    int id = 0;
+    bool bad = false;
+    for (int base = first + int(threadIdx.x); base < end; base += KD_TARGET_THREADS * KD_UNROLL) {
+        uint4 tile[KD_UNROLL];
+#pragma unroll
+        for (int u = 0; u < KD_UNROLL; ++u) tile[u] = row.load(base + u * KD_TARGET_THREADS, end);
+#pragma unroll
+        for (int u = 0; u < KD_UNROLL; ++u) {
+            const float top = chunk_top(tile[u]);
+            bad |= top != top;
+            if (!(top > best)) continue;
+            best = top;
+            for (int j = KD_PACK - 1; j >= 0; --j)
+                if (element(tile[u], j) == top) id = row.id(base + u * KD_TARGET_THREADS) + j;
+        }
+    }
+    // 0: nothing above -inf; all ones: NaN or +inf.  Both are bad if they are the best of the row.
+    const Composite bad_row = ~Composite(0);
+    Composite own = bad || best == KD_INFINITY ? bad_row : best == -KD_INFINITY ? 0 : composite(best, id);
+    own = block_max(own, scratch);
+    if (slices > 1) {
+        if (threadIdx.x == 0) bests[blockIdx.x] = own;
+        if (!last_block(&counters.row[number], slices) || threadIdx.x >= 32) return;
+        const int lane = int(threadIdx.x);
+        own = warp_max(lane < slices ? __ldcg(&bests[(long long)number * slices + lane]) : Composite(0));
+    }
+    if (threadIdx.x == 0)
+        finish_row(number, own == 0 || own == bad_row ? -1 : composite_id(own), nodes, tokens, status, counters);
+}
+
+extern "C" __global__ void __launch_bounds__(KD_TARGET_THREADS, 4)
+target_token_draw(const KD_LOGIT* __restrict__ logits, const float* __restrict__ uniforms, int* __restrict__ tokens,
+    int* __restrict__ status, float* peaks, float* sums, int* ties, unsigned* tickets, unsigned long long* states, int nodes,
+    int vocab, int valid, int slices, int stage, float scale)
+{
+    __shared__ DrawMemory memory;
+    const int number = int(blockIdx.x) / slices, part = int(blockIdx.x) - number * slices;
+    const Tickets counters(tickets, int(gridDim.x) / slices, int(gridDim.x) / slices / nodes);
+    const RowCut cut = {LogitRow(logits, number, vocab, valid), slices};
+    const Segments segments = {peaks, sums, ties, (long long)number * slices * KD_TARGET_WARPS, slices * KD_TARGET_WARPS};
+    Nucleus* state = reinterpret_cast<Nucleus*>(states + (long long)number * KD_NUCLEUS_WORDS);
+    const Kept kept = stage == 2 ? Kept{state->edge, state->ties} : Kept{-KD_INFINITY, 0};
+    if (stage != 2) add_segment(cut, part, segments, Mass(scale));
+    else if (!state->bad) add_kept_segment(cut, part, segments, Mass(scale), state->peak, kept);
+    if (!last_block(&counters.row[number], slices)) return;
+    int token = -1;
+    const bool known_bad = stage == 2 && state->bad;
+    if (!known_bad) {
+        if (threadIdx.x < 32) choose_segment(segments, stage == 1 ? 0.0f : uniforms[number], kept, Mass(scale), memory);
+        __syncthreads();
+        if (stage != 1 && !memory.bad) token = pick(cut, kept, Mass(scale), memory);
+    }
+    if (threadIdx.x != 0) return;
+    if (stage == 1) *state = {memory.peak, float(memory.total), -KD_INFINITY, 0, memory.bad, 0u, 0ull};
+    else finish_row(number, token, nodes, tokens, status, counters);
+}
+
+extern "C" __global__ void __launch_bounds__(KD_TARGET_THREADS, 3)
+target_token_nucleus(const KD_LOGIT* __restrict__ logits, unsigned* tickets, unsigned long long* states,
+    unsigned long long* totals, int vocab, int valid, int slices, int round, int rounds, float scale, double top_p)
+{
+    __shared__ MassBins bins;
+    const int number = int(blockIdx.x) / slices, part = int(blockIdx.x) - number * slices;
+    Nucleus& state = *reinterpret_cast<Nucleus*>(states + (long long)number * KD_NUCLEUS_WORDS);
+    unsigned long long* own_totals = totals + (long long)number * KD_MASS_BINS;
+    if (state.bad) return;
+    const RowCut cut = {LogitRow(logits, number, vocab, valid), slices};
+    const MassDigit digit = {32 - 11 * round, max(21 - 11 * round, 0), round + 1 == rounds};
+    count_masses(cut, part, bins, own_totals, state, digit, Mass(scale), top_p);
+    if (last_block(&tickets[number], slices)) next_digit(bins, own_totals, state, digit, Mass(scale), top_p);
+}
