@@ -34,3 +34,13 @@ def tiny_trace(name="tiny", header=None, **options) -> Trace:
     """Return a checked :class:`Trace` of :func:`tiny_arrays`."""
     arrays = tiny_arrays(**options)
     return make_trace(name, {"vocab_size": options.get("vocab", 12), "name": name} | (header or {}), arrays)
+
+
+def small_study():
+    """Return a study of two tiny traces at a few budgets, every cost table."""
+    from kdtree_cupy import cost
+    from kdtree_cupy.study import run_study
+
+    traces = [tiny_trace("one"), tiny_trace("two", seed=1, header={"stop_tokens": [3], "temperature": 1.0})]
+    costs = [cost.load_cost(name) for name in cost.available()]
+    return run_study(traces, budgets=[0, 1, 2, 8, 200], costs=costs, command="kdtree study")
