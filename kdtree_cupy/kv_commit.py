@@ -15,10 +15,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from . import checks, numpy_backend
+import numpy as np
+
+from . import checks, kv_commit_launch, stage_run, stage_scratch
+from .library.resolve import Run, resolve
+from .limits import MAX_NODES
 from .refs import kv_commit as reference
 
 Array = Any
+DYNAMIC_SHARED = {"kv_commit_v1": 32 * MAX_NODES}
+"""Most dynamic shared memory of each kernel, in bytes."""
 
 ROW_DTYPES = (*checks.FLOATS, "float8_e4m3fn", "float8_e5m2", "uint8")
 """Number types of rows that can be moved; uint8 rows are bytes of any format."""
@@ -95,18 +101,34 @@ def kv_commit(
         if len(sources) != len(layers):
             raise ValueError(f"tree_kv: got {len(sources)} layers, wanted {len(layers)} as in caches")
     targets = None if out is None else check_out(out, dims["b"])
-    arrays = {"path": path, "path_length": path_length, "lengths": lengths, "page_table": page_table}
-    named = {f"caches[{i}]": layer for i, layer in enumerate(layers)}
-    named |= {f"tree_kv[{i}]": layer for i, layer in enumerate(sources or ())}
-    numpy_backend.require("kv_commit", library, arrays | named)
+    given = {"path": path, "path_length": path_length, "lengths": lengths, "page_table": page_table}
+    given |= {f"caches[{i}]": layer for i, layer in enumerate(layers)}
+    given |= {f"tree_kv[{i}]": layer for i, layer in enumerate(sources or ())}
+    run = resolve(library, stage_run.placed(given, ("path_length", "lengths"), targets))
     for i, layer in enumerate(layers):
-        if not layer.flags.writeable:
+        if checks.kind(layer) == "numpy" and not layer.flags.writeable:
             raise ValueError(f"caches[{i}]: got a read-only array, wanted a writeable one")
-    ref = reference.kv_commit(layers, path, path_length, lengths, tree_kv=sources, page_table=page_table)
-    committed = Committed(*numpy_backend.fill(targets, ref))
+    if run.backend == "numpy":
+        host = [[run.numpy(layer) for layer in group] for group in (layers, sources or ())]
+        vectors = (run.numpy(value) for value in (path, path_length, lengths))
+        table = None if page_table is None else run.numpy(page_table)
+        ref = reference.kv_commit(host[0], *vectors, tree_kv=host[1] or None, page_table=table)
+        committed = Committed(*stage_run.deliver(run, targets, ref))
+    else:
+        checks.integer(dims["P"], "path: P", 0, MAX_NODES)
+        path_length, lengths = (_here(run, value) for value in (path_length, lengths))
+        committed = Committed(*(targets or (run.empty((dims["b"],), "int32") for _ in range(2))))
+        stacked = tuple(one if checks.kind(one) is not None else None for one in (caches, tree_kv))
+        vectors = (path, path_length, lengths, page_table)
+        kv_commit_launch.launch(run, (layers, sources), stacked, vectors, committed)
     if check:
         checks.raise_on_status("kv_commit", committed.status)
     return committed
+
+
+def _here(run: Run, value: Array) -> Array:
+    """Return an int32 vector where the call runs; one given as a list or in numpy is copied to a device."""
+    return run.array(value, "int32") if run.device is not None and checks.kind(value) == "numpy" else value
 
 
 def check_layers(
@@ -133,3 +155,33 @@ def check_out(out: Committed, batch: int) -> tuple[Array, ...]:
         checks.array(lengths, "out.lengths", "int32", "b", dims),
         checks.array(status, "out.status", "int32", "b", dims),
     )
+
+
+def self_check(library: Any) -> None:
+    """Raise ``ValueError`` unless the kernels move rows as the reference does, in place and from a tree.
+
+    Parameters
+    ----------
+    library : KernelLibrary
+        With backend "cuda" or "host".
+    """
+    rng = np.random.default_rng(0)
+    plain = type(library)(backend="numpy")
+    for width, paged, in_cache in ((3, False, True), (64, True, False), (656, True, True)):
+        caches = rng.integers(0, 255, (2, 6, 8, width), np.uint8)
+        table = rng.permutation(6).astype(np.int32).reshape(2, 3) if paged else None
+        if not paged:
+            caches = caches.reshape(2, 2, 24, width)
+        tree = None if in_cache else rng.integers(0, 255, (2, 2, 9, width), np.uint8)
+        path = np.int32([[0, 2, 3, 8], [0, 5, -1, -1]])
+        results = []
+        for one in (library, plain):
+            moved = [
+                None if a is None else stage_scratch.moved(a.copy(), one) for a in (caches, tree, table, path)
+            ]
+            vectors = (stage_scratch.moved(np.int32(v), one) for v in ((4, 2), (7, 23)))
+            got = kv_commit(moved[0], moved[3], *vectors, tree_kv=moved[1], page_table=moved[2], library=one)
+            results.append([a.get() if hasattr(a, "get") else a for a in (moved[0], *got)])
+        for name, one, other in zip(("caches", "lengths", "status"), *results, strict=True):
+            if not np.array_equal(one, other):
+                raise ValueError(f"kv_commit: {name} is not what the reference gives")

@@ -1,0 +1,149 @@
+// kv_commit.cu: keep the KV of the accepted path: its rows move from tree slots to the end of the prefix, in all layers.
+//
+// Algorithm  v1: one block a request; 32 bytes of all its rows at a time go to shared memory and from there to their places.
+//            v2: one block a (request, layer, run of columns) holds all rows of its columns in registers before it
+//            writes any.  Columns do not depend on each other, so blocks need not wait for one another.
+// Inputs     path (b, width) int32; path_length, lengths (b,) int32; page_table (b, max_pages) int32 or null; any values.
+//            Layer l of the cache starts at cache_table[l], or, if that is null, at caches + l * layer_bytes; it holds
+//            pages * page_size rows of row_bytes: row `slot` of page `page_table[b][position / page_size]`, or without a
+//            table page b.  tree_kv likewise: row b * nodes + node; nodes < 0: node i is position lengths[b] + i.
+//            All addresses, row_bytes and strides are multiples of `unit` (1, 2, 4, 8 or 16)
+// Outputs    the cache; new_lengths, status (b,) int32.  tickets (b,) uint32: zero before and after
+// Launch     kv_commit_v1: grid b, block 32, dynamic shared 32 * KD_MAX_NODES
+// Launch     kv_commit_v2: grid b * layers * ceil(row_bytes / (unit * columns)), block KD_COMMIT_THREADS, dynamic shared 0;
+//            columns * width <= KD_COMMIT_THREADS * KD_COMMIT_HELD
+// Aliasing   new_lengths may be lengths; sources and targets of one request may overlap; requests must not share rows
+//            that are written
+// Numerics   bytes are moved.  A row without a place (full cache, missing page, node outside the tree, path_length
+//            outside 0..width): nothing of that request moves, bit 4
+// Bytes      2 * row_bytes * layers * (rows whose place changes)
+#include "common.cuh"
+
+#ifndef KD_MAX_NODES
+#define KD_MAX_NODES 1025
+#endif
+#ifndef KD_STATUS_CAPACITY
+#define KD_STATUS_CAPACITY 16
+#endif
+#define KD_COMMIT_THREADS 256
+#define KD_COMMIT_HELD 8  // pieces that a thread holds
+
+typedef long long RowNumber;
+#define KD_NO_ROW RowNumber(-1)
+
+// Where rows are; the same for all layers.
+struct Layout {
+    const int* page_table;
+    int pages, page_size, max_pages, nodes;
+
+    __device__ RowNumber of_position(int b, RowNumber position) const
+    {
+        if (position < 0) return KD_NO_ROW;
+        if (!page_table) return position < page_size ? RowNumber(b) * page_size + position : KD_NO_ROW;
+        const RowNumber column = position / page_size;
+        if (column >= max_pages) return KD_NO_ROW;
+        const int page = page_table[RowNumber(b) * max_pages + column];
+        return page >= 0 && page < pages ? RowNumber(page) * page_size + position % page_size : KD_NO_ROW;
+    }
+    __device__ RowNumber of_node(int b, int length, int node) const
+    {
+        if (node < 0) return KD_NO_ROW;
+        if (nodes < 0) return of_position(b, RowNumber(length) + node);
+        return node < nodes ? RowNumber(b) * nodes + node : KD_NO_ROW;
+    }
+};
+
+struct Moves {
+    RowNumber from[KD_MAX_NODES], to[KD_MAX_NODES];
+};
+
+// All threads: fill in the moves of request b; returns how many, or -1 if one has no place.  Ends with a barrier.
+__device__ inline int plan(Moves& moves, const Layout& layout, const int* path, int count, int width, int length, int b)
+{
+    int bad = count < 0 || count > width;
+    for (int j = int(threadIdx.x); j < count && !bad; j += int(blockDim.x)) {
+        const RowNumber to = layout.of_position(b, RowNumber(length) + j);
+        const RowNumber from = layout.of_node(b, length, path[RowNumber(b) * width + j]);
+        bad |= to < 0 || from < 0;
+        moves.to[j] = to, moves.from[j] = from;
+    }
+    return __syncthreads_or(bad) ? -1 : count;
+}
+
+// The start of a layer: from a table, or at equal distances.
+__device__ inline unsigned char* layer_start(void* start, const long long* table, long long bytes, int layer)
+{
+    return table ? reinterpret_cast<unsigned char*>(table[layer]) : static_cast<unsigned char*>(start) + layer * bytes;
+}
+
+extern "C" __global__ void __launch_bounds__(32)
+kv_commit_v1(void* caches, const long long* __restrict__ cache_table, void* tree_kv, const long long* __restrict__ tree_table,
+    const int* __restrict__ path, const int* __restrict__ path_length, const int* lengths,
+    const int* __restrict__ page_table, int* new_lengths, int* __restrict__ status, long long layer_bytes,
+    long long tree_layer_bytes, int layers, int width, int nodes, int pages, int page_size, int max_pages, int row_bytes)
+{
+    __shared__ Moves moves;
+    DYN_SHARED(unsigned char, held);  // [row][thread]
+    const int b = int(blockIdx.x), t = int(threadIdx.x), length = lengths[b];
+    const int count = plan(moves, {page_table, pages, page_size, max_pages, nodes}, path, path_length[b], width, length, b);
+    for (int layer = 0; layer < layers; ++layer) {
+        unsigned char* to = layer_start(caches, cache_table, layer_bytes, layer);
+        const unsigned char* from = nodes < 0 ? to : layer_start(tree_kv, tree_table, tree_layer_bytes, layer);
+        for (int column = t; column < row_bytes; column += 32) {
+            for (int j = 0; j < count; ++j) held[j * 32 + t] = from[moves.from[j] * row_bytes + column];
+            for (int j = 0; j < count; ++j) to[moves.to[j] * row_bytes + column] = held[j * 32 + t];
+        }
+    }
+    __syncthreads();
+    if (t == 0) new_lengths[b] = length + max(count, 0), status[b] = count < 0 ? KD_STATUS_CAPACITY : 0;
+}
+
+// Move `columns` pieces of type Piece of all rows, from column `first` on.
+template <class Piece>
+__device__ __forceinline__ void move_columns(const unsigned char* from, unsigned char* to, const Moves& moves, int count,
+    int first, int columns, int row_bytes)
+{
+    const bool same = from == to;
+    const int total = count * columns;
+    Piece held[KD_COMMIT_HELD];
+#pragma unroll
+    for (int i = 0; i < KD_COMMIT_HELD; ++i) {
+        const int item = int(threadIdx.x) + i * KD_COMMIT_THREADS, j = item / columns, column = first + item - j * columns;
+        if (item >= total || (same && moves.from[j] == moves.to[j])) continue;
+        held[i] = *reinterpret_cast<const Piece*>(from + moves.from[j] * row_bytes + column * int(sizeof(Piece)));
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < KD_COMMIT_HELD; ++i) {
+        const int item = int(threadIdx.x) + i * KD_COMMIT_THREADS, j = item / columns, column = first + item - j * columns;
+        if (item >= total || (same && moves.from[j] == moves.to[j])) continue;
+        *reinterpret_cast<Piece*>(to + moves.to[j] * row_bytes + column * int(sizeof(Piece))) = held[i];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(KD_COMMIT_THREADS, 3)
+kv_commit_v2(void* caches, const long long* __restrict__ cache_table, void* tree_kv, const long long* __restrict__ tree_table,
+    const int* __restrict__ path, const int* __restrict__ path_length, const int* lengths,
+    const int* __restrict__ page_table, int* new_lengths, int* __restrict__ status, unsigned* tickets, long long layer_bytes,
+    long long tree_layer_bytes, int layers, int width, int nodes, int pages, int page_size, int max_pages, int row_bytes,
+    int unit, int columns)
+{
+    __shared__ Moves moves;
+    const int parts = ceil_div(row_bytes / unit, columns), blocks = layers * parts, b = int(blockIdx.x) / blocks;
+    const int rest = int(blockIdx.x) - b * blocks, layer = rest / parts, first = (rest - layer * parts) * columns;
+    const int length = lengths[b], own = min(columns, row_bytes / unit - first);
+    const int count = plan(moves, {page_table, pages, page_size, max_pages, nodes}, path, path_length[b], width, length, b);
+    if (count > 0) {
+        unsigned char* to = layer_start(caches, cache_table, layer_bytes, layer);
+        const unsigned char* from = nodes < 0 ? to : layer_start(tree_kv, tree_table, tree_layer_bytes, layer);
+        if (unit == 16) move_columns<uint4>(from, to, moves, count, first, own, row_bytes);
+        else if (unit == 8) move_columns<uint2>(from, to, moves, count, first, own, row_bytes);
+        else if (unit == 4) move_columns<unsigned>(from, to, moves, count, first, own, row_bytes);
+        else if (unit == 2) move_columns<unsigned short>(from, to, moves, count, first, own, row_bytes);
+        else move_columns<unsigned char>(from, to, moves, count, first, own, row_bytes);
+    }
+    // All blocks of a request read its length before the last one writes it: new_lengths may be lengths.
+    __syncthreads();
+    if (threadIdx.x != 0 || (blocks > 1 && atomicInc(&tickets[b], unsigned(blocks - 1)) != unsigned(blocks - 1))) return;
+    new_lengths[b] = length + max(count, 0), status[b] = count < 0 ? KD_STATUS_CAPACITY : 0;
+}
