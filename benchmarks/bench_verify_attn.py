@@ -121,10 +121,10 @@ def ceilings() -> tuple[float, float]:
     """Return TFLOP/s of a large bfloat16 product and TB/s of a large copy (read and written), as measured."""
     a = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
     product = time_graph([lambda: a @ a], 1500)[0]
-    big = torch.empty(2**30, dtype=torch.uint8, device="cuda")
+    big = torch.zeros(2**29, dtype=torch.float64, device="cuda")
     copy = torch.empty_like(big)
     moved = time_graph([lambda: copy.copy_(big)], 500)[0]
-    return 2 * 8192**3 / product / 1e6, 2 * 2**30 / moved / 1e6
+    return 2 * 8192**3 / product / 1e6, 2 * 2**32 / moved / 1e6
 
 
 def sdpa(x: Inputs, prefix: int) -> Any:

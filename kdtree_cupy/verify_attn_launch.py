@@ -48,19 +48,19 @@ class Variant(NamedTuple):
         """Dynamic shared memory: ``Layout::bytes`` of verify_attn_tile.cuh, or of verify_attn_groups.cuh."""
         if self.file == FILE_SM90:
             ring, q = stages * self.unit * WIDTH * 2, self.rows * (WIDTH - 128) * 2
-            return ring + q + 128 * (3 * 16 + 8) + (2 * stages + 2) * 8 + 96
+            return ring + q + 128 * (3 * 16 + 8) + 2 * (stages + 4) * 8 + 2 * 144
         tiles = self.rows // (16 * self.groups)
         scores = 4 * 3 * 512 if tiles == 2 else 2 * 4 * 512
         group = 2 * (scores + 16 * tiles * (48 + 4))
         rope = self.rows * (2 * (WIDTH - LATENT) + 16)
-        return stages * UNIT * (2 * WIDTH + 16) + self.groups * group + rope + (2 * stages + 2) * 8 + 96
+        tail = (2 * stages + 2) * 8 + 144 + 8 * self.rows
+        return stages * UNIT * (2 * WIDTH + 16) + self.groups * group + rope + tail
 
 
 ROWS64 = Variant(FILE, "verify_attn_rows64", 64, 2)
 ROWS32 = Variant(FILE, "verify_attn_rows32", 32, 1)
 ROWS16 = Variant(FILE, "verify_attn_rows16", 16, 1)
 WGMMA = Variant(FILE_SM90, "verify_attn_wgmma", 64, 3, 48)
-COMBINE_ROWS = 128
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def card(device: int | None) -> Card:
 
     told = cupy.cuda.Device(device).attributes
     return Card(
-        (told["ComputeCapabilityMajor"], told["ComputeCapabilityMinor"]),
+        divmod(int(cupy.cuda.Device(device).compute_capability), 10),
         told["MultiProcessorCount"],
         told["MaxSharedMemoryPerBlockOptin"],
         told["MaxSharedMemoryPerMultiprocessor"],
@@ -219,7 +219,7 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     if plan.most_chunks == 1 and arguments.counts is None:
         return
     run.launch(
-        FILE, "verify_attn_combine", (nodes * heads, batch), COMBINE_ROWS,
+        FILE, "verify_attn_combine", (math.ceil(nodes * heads / 4), batch), 128,
         (partial, partial_lse, table, arguments.counts, out, lse, nodes, heads, variant.rows),
         defines=defines,
     )  # fmt: skip

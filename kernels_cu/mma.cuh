@@ -180,6 +180,45 @@ __device__ __forceinline__ float fast_log2(float x)
 #endif
 }
 
+// Plain accesses by shared address: a generic pointer costs 64-bit arithmetic and twice the registers.
+__device__ __forceinline__ float2 load_float2(shared_address p)
+{
+#ifdef __CUDACC_RTC__
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(p) : "memory");
+    return v;
+#else
+    return *reinterpret_cast<const float2*>(p);
+#endif
+}
+
+__device__ __forceinline__ void store_float2(shared_address p, float x, float y)
+{
+#ifdef __CUDACC_RTC__
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(p), "f"(x), "f"(y) : "memory");
+#else
+    *reinterpret_cast<float2*>(const_cast<unsigned char*>(p)) = make_float2(x, y);
+#endif
+}
+
+__device__ __forceinline__ void store_float(shared_address p, float x)
+{
+#ifdef __CUDACC_RTC__
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(p), "f"(x) : "memory");
+#else
+    *reinterpret_cast<float*>(const_cast<unsigned char*>(p)) = x;
+#endif
+}
+
+__device__ __forceinline__ void store_word(shared_address p, unsigned x)
+{
+#ifdef __CUDACC_RTC__
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(p), "r"(x) : "memory");
+#else
+    *reinterpret_cast<unsigned*>(const_cast<unsigned char*>(p)) = x;
+#endif
+}
+
 // Forget what the compiler knows of `value`, so that it computes what depends on it here and not long before.
 __device__ __forceinline__ int renewed(int value)
 {

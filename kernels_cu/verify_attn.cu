@@ -12,7 +12,7 @@
 //            rows from counts[b] on, and rows that see nothing: 0 and -inf (the combining kernel writes the former)
 //            partial (slots, tile_rows, 512), partial_lse (slots, tile_rows) float32, table (b, tiles, 4) int32: scratch
 // Launch     v1: grid (N * H, b), block 128.  rowsR: any grid (one block per SM and per 128 threads there is best),
-//            block 256 (R = 64) or 128, dynamic shared Layout::bytes.  combine: grid (N * H, b), block 128
+//            block 256 (R = 64) or 128, dynamic shared Layout::bytes.  combine: grid (N * H / 4, b), block 128
 // Numerics   scores and sums float32, weights rounded to KD_QUERY, true -inf for what is masked.  Fixed order of
 //            sums: bit-identical repeats; with chunk_units > 0 a row does not depend on N or on other requests
 // Bytes      the KV rows once per tile of rows (from L2 mostly), q once, out once
@@ -99,43 +99,46 @@ KD_TILE_KERNEL(verify_attn_rows16, 1, 1)
 
 // ---- partial results ----
 
-// Weight of a partial result whose log-sum (base 2) is `log_sum`; a partial result that saw nothing has none.
-__device__ __forceinline__ float piece_weight(float log_sum, float most) { return most == -KD_INFINITY ? 0.0f : fast_exp2(log_sum - most); }
-
 extern "C" __global__ void __launch_bounds__(128)
 verify_attn_combine(const float* __restrict__ partial, const float* __restrict__ partial_lse, const int* __restrict__ table,
                     const int* __restrict__ counts, KD_OUT* __restrict__ out, float* __restrict__ lse, int nodes, int heads,
                     int tile_rows)
 {
-    constexpr int threads = 128, each = KD_LATENT / threads;
-    __shared__ float weight[threads], scratch[threads / 32];
-    const int row = blockIdx.x, b = blockIdx.y, t = threadIdx.x;
-    const long long at = (long long)b * nodes * heads + row;
-    if (counts && row >= min(max(counts[b], 0), nodes) * heads) {
-        for (int e = 0; e < each; ++e) out[at * KD_LATENT + t + threads * e] = from_float<KD_OUT>(0.0f);
-        if (t == 0) lse[at] = -KD_INFINITY;
-        return;
-    }
-    const int tile = row / tile_rows;
-    const int4 note = reinterpret_cast<const int4*>(table)[(long long)b * ceil_div(nodes * heads, tile_rows) + tile];
-    const int first = note.x, pieces = note.y, distance = note.z;
-    if (pieces <= 1) return;                                  // written by the block that had the whole tile
-    auto place = [&](int i) { return (long long)(i ? first + distance * i - (distance - 1) : first) * tile_rows + row % tile_rows; };
-    float most = -KD_INFINITY;
-    for (int i = t; i < pieces; i += threads) most = fmaxf(most, partial_lse[place(i)]);
-    most = block_max(most, scratch);
-    float sum = 0.0f, o[each] = {};
-    for (int begin = 0; begin < pieces; begin += threads) {
-        __syncthreads();
-        if (begin + t < pieces) weight[t] = piece_weight(partial_lse[place(begin + t)], most);
-        __syncthreads();
-        for (int i = 0; i < threads && begin + i < pieces; ++i) {
-            if (weight[i] == 0.0f) continue;
-            sum += weight[i];
-            const float* from = partial + place(begin + i) * KD_LATENT;
-            for (int e = 0; e < each; ++e) o[e] = fmaf(weight[i], from[t + threads * e], o[e]);
+    constexpr int fours = KD_LATENT / 128;                    // groups of four columns of a lane
+    const int lane = lane_id(), row = (int)blockIdx.x * 4 + warp_id(), b = blockIdx.y, rows = nodes * heads;
+    if (row >= rows) return;
+    const long long at = (long long)b * rows + row;
+    float4 o[fours] = {};
+    float sum = 0.0f, most = -KD_INFINITY;
+    if (!counts || row < min(max(counts[b], 0), nodes) * heads) {
+        const int4 note = reinterpret_cast<const int4*>(table)[(long long)b * ceil_div(rows, tile_rows) + row / tile_rows];
+        const int first = note.x, pieces = note.y, distance = note.z;
+        if (pieces <= 1) return;                              // written by the block that had the whole tile
+        auto place = [&](int i) { return (long long)(i ? first + distance * i - (distance - 1) : first) * tile_rows + row % tile_rows; };
+        for (int i = lane; i < pieces; i += 32) most = fmaxf(most, partial_lse[place(i)]);
+        most = warp_max(most);
+        for (int begin = 0; begin < pieces && most > -KD_INFINITY; begin += 32) {
+            const float mine = begin + lane < pieces ? fast_exp2(partial_lse[place(begin + lane)] - most) : 0.0f;
+#pragma unroll 4
+            for (int i = 0; i < min(32, pieces - begin); ++i) {
+                const float weight = __shfl_sync(KD_FULL_MASK, mine, i);   // 0 if the piece saw nothing; its o is 0 then
+                const float4* from = reinterpret_cast<const float4*>(partial + place(begin + i) * KD_LATENT) + lane;
+                sum += weight;
+#pragma unroll
+                for (int j = 0; j < fours; ++j) {
+                    const float4 v = from[32 * j];
+                    o[j].x = fmaf(weight, v.x, o[j].x), o[j].y = fmaf(weight, v.y, o[j].y);
+                    o[j].z = fmaf(weight, v.z, o[j].z), o[j].w = fmaf(weight, v.w, o[j].w);
+                }
+            }
         }
     }
-    for (int e = 0; e < each; ++e) out[at * KD_LATENT + t + threads * e] = from_float<KD_OUT>(sum > 0.0f ? o[e] / sum : 0.0f);
-    if (t == 0) lse[at] = sum > 0.0f ? (most + fast_log2(sum)) * 0.6931471805599453f : -KD_INFINITY;
+    const float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
+    KD_OUT* to = out + at * KD_LATENT + 4 * lane;
+#pragma unroll
+    for (int j = 0; j < fours; ++j) {
+        store_pair(to + 128 * j, o[j].x * factor, o[j].y * factor);
+        store_pair(to + 128 * j + 2, o[j].z * factor, o[j].w * factor);
+    }
+    if (lane == 0) lse[at] = sum > 0.0f ? (most + fast_log2(sum)) * 0.6931471805599453f : -KD_INFINITY;
 }

@@ -17,11 +17,11 @@
     // Bit j: row `row` of the tile sees KV row 48 * u + j.
     __device__ __forceinline__ unsigned long long visible(int u, int row) const
     {
-        const GroupItem& it = item();
+        const Item<T>& it = item();
         const int node = min((it.segment.tile * L::rows + row) / call.batch.heads, call.batch.nodes - 1);
         const unsigned* words = call.mask + ((long long)it.segment.request * call.batch.nodes + node) * call.words;
-        const unsigned long long high = visible_rows(words, call.words, u * KD_UNIT + 32, it.length, it.total);
-        return high << 32 | visible_rows(words, call.words, u * KD_UNIT, it.length, it.total);
+        const unsigned long long high = visible_rows(words, call.words, u * KD_UNIT + 32, it.kv.length, it.kv.total);
+        return high << 32 | visible_rows(words, call.words, u * KD_UNIT, it.kv.length, it.kv.total);
     }
 
     // Softmax step of this thread's two rows, 12 scores each: weights to registers, the factor for what came before.
@@ -32,7 +32,7 @@
         for (int i = 0; i < 6; ++i)
 #pragma unroll
             for (int j = 0; j < 4; ++j) s[i][j] *= call.scale;
-        if ((u + 1) * KD_UNIT > item().length) {
+        if ((u + 1) * KD_UNIT > item().kv.length) {
 #pragma unroll 1
             for (int half = 0; half < 2; ++half) {
                 const unsigned long long seen = visible(u, 16 * warp + 8 * half + (lane >> 2)) >> 2 * (lane & 3);
@@ -114,7 +114,7 @@
         wgmma_commit();
         wgmma_wait<0>();
         wgmma_results(o);
-        release_unit(at);
+        release(empty(at));
         if (more) {
             wgmma_results(next);
 #pragma unroll
@@ -126,7 +126,6 @@
     {
         float o[32][4], s[6][4], next[6][4], row_max[2] = {-1e30f, -1e30f}, row_sum[2] = {0.0f, 0.0f}, factor[2];
         unsigned q[register_steps][4];
-        copy_q(0);
         const T* rows[2] = {q_row(16 * warp + (lane >> 2)), q_row(16 * warp + 8 + (lane >> 2))};
 #pragma unroll
         for (int k = 0; k < register_steps; ++k)
@@ -137,6 +136,7 @@
         for (int i = 0; i < 128; ++i) o[i / 4][i % 4] = 0.0f;
 #pragma unroll
         for (int i = 0; i < 24; ++i) s[i / 4][i % 4] = next[i / 4][i % 4] = 0.0f;
+        mbarrier_wait(q_full(), segments & 1);
         wait_for_unit();
         multiply_qk(s, q, stage);
         wgmma_wait<0>();
@@ -145,8 +145,9 @@
         int u = item().segment.begin;
 #pragma unroll 1
         for (; u < last; ++u) step<true>(o, s, next, q, u, row_max, row_sum);
+        release(q_empty());
         step<false>(o, s, next, q, last, row_max, row_sum);
-        const GroupItem& it = item();
+        const Item<T>& it = item();
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             row_sum[half] += __shfl_xor_sync(KD_FULL_MASK, row_sum[half], 1);
@@ -162,13 +163,13 @@
         const unsigned none[3][4] = {};
         give(none, factor);
         store(o, factor, 0);
+        release(item_empty());
     }
 
     __device__ __forceinline__ void second_half()
     {
         float o[32][4], factor[2];
         unsigned p[3][4];
-        copy_q(1);
 #pragma unroll
         for (int i = 0; i < 128; ++i) o[i / 4][i % 4] = 0.0f;
         const int end = item().segment.end;
@@ -182,28 +183,12 @@
             wgmma_commit();
             wgmma_wait<0>();
             wgmma_results(o);
-            release_unit(stage);
+            release(empty(stage));
             advance();
         }
         take(p, factor);
         store(o, factor, 256);
-    }
-
-    // Let one warp choose the block's next segment; all 384 threads call it.
-    __device__ __forceinline__ bool next_segment(bool chooser) const
-    {
-        named_barrier(2, L::threads);
-        if (chooser) {
-            next_work(call.batch, call.table, item().segment);
-            __syncwarp();
-            const int b = item().segment.request;
-            if (lane == 0 && item().segment.active) {
-                item().length = max(call.batch.lengths[b], 0), item().real = call.batch.real_nodes(b);
-                item().total = item().length + item().real;
-            }
-        }
-        named_barrier(2, L::threads);
-        return item().segment.active;
+        release(item_empty());
     }
 
     __device__ __forceinline__ void run()
@@ -211,17 +196,21 @@
         if (threadIdx.x == 0) {
             for (int i = 0; i < L::stages; ++i) mbarrier_init(full(i), 128), mbarrier_init(empty(i), 8);
             mbarrier_init(weights_full(), 128), mbarrier_init(weights_empty(), 128);
+            mbarrier_init(q_full(), 128), mbarrier_init(q_empty(), 4);
+            for (segments = 1; segments >= 0; --segments) mbarrier_init(item_full(), 128), mbarrier_init(item_empty(), 8);
+            segments = 0;
         }
+        __syncthreads();
         const int group = __shfl_sync(KD_FULL_MASK, (int)threadIdx.x >> 7, 0);
         if (group == 2) {
-            fewer_registers<40>();
-            while (next_segment(false)) copy_units();
+            fewer_registers<64>();
+            if (warp == 0) first_work(call.batch, item().segment);
+            for (; choose_item(); ++segments) copy_segment();
         } else if (group == 0) {
             more_registers<248>();
-            while (next_segment(false)) scores_and_first_half();
+            for (; next_item_here(); ++segments) scores_and_first_half();
         } else {
-            more_registers<216>();
-            if (warp == 0) first_work(call.batch, item().segment);
-            while (next_segment(warp == 0)) second_half();
+            more_registers<192>();
+            for (; next_item_here(); ++segments) second_half();
         }
     }

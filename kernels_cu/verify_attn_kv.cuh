@@ -1,8 +1,9 @@
-// verify_attn_kv.cuh: where a KV row lies, and which nodes may see it.
+// verify_attn_kv.cuh: arguments of a call, where a KV row lies, which nodes may see it.
 #ifndef KD_VERIFY_ATTN_KV_CUH
 #define KD_VERIFY_ATTN_KV_CUH
 
 #include "mma.cuh"
+#include "verify_attn_work.cuh"
 
 #ifndef KD_LATENT
 #define KD_LATENT 512     // numbers of a row that are key and value
@@ -46,6 +47,43 @@ __device__ __forceinline__ KvRows<T> kv_rows(const T* cache, const T* tree, cons
 {
     return {page_table ? cache : cache + b * stride, tree ? tree + (long long)b * nodes * kd_width : nullptr,
             page_table ? page_table + (long long)b * most_pages : nullptr, stride, page_size, length, length + real};
+}
+
+template <class T, class Out>
+struct Call {
+    const T *q, *cache, *tree;
+    const unsigned* mask;
+    const int* pages;
+    Out* out;
+    float *lse, *partial, *partial_lse;
+    int4* table;
+    Batch batch;
+    int words, page_size, most_pages;
+    long long page_stride;
+    float scale;                     // of q.k, times log2(e): scores are in powers of two
+};
+
+// The segment being worked on and what follows from it, in shared memory.
+template <class T>
+struct Item {
+    Segment segment;
+    KvRows<T> kv;
+    int real, spare;                 // real nodes
+};
+
+// Choose the block's next segment.  Whole warp; the caller puts barriers around it.
+template <class T, class Out>
+__device__ __forceinline__ void next_item(const Call<T, Out>& call, Item<T>& item)
+{
+    next_work(call.batch, call.table, item.segment);
+    __syncwarp();
+    if (lane_id() == 0 && item.segment.active) {
+        const int b = item.segment.request, real = call.batch.real_nodes(b);
+        item.real = real;
+        item.kv = kv_rows(call.cache, call.tree, call.pages, call.page_stride, call.page_size, call.most_pages, b,
+                          max(call.batch.lengths[b], 0), call.batch.nodes, real);
+    }
+    __syncwarp();
 }
 
 // Which of the 32 rows from `begin` on a node sees: bit j is row begin + j.  `mask` is the node's row of mask words.

@@ -8,11 +8,21 @@
     // Bit j: this lane's row sees KV row 16 * u + j.
     __device__ __forceinline__ unsigned visible(int u) const
     {
-        const Item& it = item();
-        if ((u + 1) * KD_UNIT <= it.length) return ~0u;
-        const int node = min((it.segment.tile * L::rows + own_row()) / call.batch.heads, call.batch.nodes - 1);
-        const unsigned* words = call.mask + ((long long)it.segment.request * call.batch.nodes + node) * call.words;
-        return visible_rows(words, call.words, u * KD_UNIT, it.length, it.total);
+        const Item<T>& it = item();
+        if ((u + 1) * KD_UNIT <= it.kv.length) return ~0u;
+        const unsigned* words = mask_rows()[own_row()];
+        return visible_rows(words, call.words, u * KD_UNIT, it.kv.length, it.kv.total);
+    }
+
+    // The softmax of one unit, in parts that are spread over the products of the next.
+    static constexpr int softmax_parts = 4;
+
+    __device__ __forceinline__ void softmax_part(int turn, unsigned seen, int i)
+    {
+        if (i == 0) gather_scores(turn, seen);
+        if (i == 1) share_maximum(1);
+        if (i == 2) share_maximum(2);
+        if (i == 3) store_weights(turn);
     }
 
     __device__ __forceinline__ void run_units()
@@ -24,18 +34,22 @@
             if (++to == KD_STAGES) to = 0, parity ^= 1;
         }
         mbarrier_wait(full(stage), phase);
-        multiply_qk(stage);
+        multiply_qk(stage, [](int) {});
         hand_over_scores(u & 1);
         named_barrier_or(1 + group, 128, false);
 #pragma unroll 1
         for (; u < end; ++u) {
             const int turn = u & 1, at = stage, parity = phase;
             if (++stage == KD_STAGES) stage = 0, phase ^= 1;
-            const bool moved = softmax(turn, visible(u));
+            lane = renewed(lane);   // addresses kept over the loop would cost more registers than there are
+            const unsigned seen = visible(u);
             if (u + 1 < end) {
                 mbarrier_wait(full(stage), phase);
-                multiply_qk(stage);
+                multiply_qk(stage, [&](int i) { softmax_part(turn, seen, i); });
                 hand_over_scores(turn ^ 1);
+            } else {
+#pragma unroll
+                for (int i = 0; i < softmax_parts; ++i) softmax_part(turn, seen, i);
             }
             const bool any_moved = named_barrier_or(1 + group, 128, moved);
             if (u + KD_STAGES - 1 < end)    // into the place of the unit before this one
@@ -53,11 +67,11 @@
         row_sum += __shfl_xor_sync(KD_FULL_MASK, row_sum, 1);
         row_sum += __shfl_xor_sync(KD_FULL_MASK, row_sum, 2);
         named_barrier_or(1 + group, 128, false);    // the last factors have been read
-        const Item& it = item();
+        const Item<T>& it = item();
         const int heads = call.batch.heads, slot = it.segment.slot, first = it.segment.tile * L::rows;
         const long long request_rows = (long long)it.segment.request * call.batch.nodes * heads;
         if ((MT == 2 || quarter < 2) && (lane & 3) == 0) {
-            scale_slot(0, lane >> 2)[block] = row_sum > 0.0f ? 1.0f / row_sum : 0.0f;
+            store_float(scale_slot(0, lane >> 2) + 4 * block, row_sum > 0.0f ? 1.0f / row_sum : 0.0f);
             const float log_sum = row_sum > 0.0f ? row_max + fast_log2(row_sum) : -KD_INFINITY;
             if (slot >= 0) call.partial_lse[(long long)slot * L::rows + own_row()] = log_sum;
             else if (first + own_row() < it.real * heads) call.lse[request_rows + first + own_row()] = log_sum * 0.6931471805599453f;
@@ -84,22 +98,17 @@
     __device__ __forceinline__ void run()
     {
         if (threadIdx.x == 0) {
-            for (int i = 0; i < KD_STAGES; ++i) mbarrier_init(full(i), arrivals(KD_UNIT)), mbarrier_init(empty(i), L::warps);
-            mbarrier_init(q_full(), arrivals(L::rows));
+            for (int i = 0; i < KD_STAGES; ++i) mbarrier_init(full(i), arrivals(KD_UNIT, 4)), mbarrier_init(empty(i), L::warps);
+            mbarrier_init(q_full(), arrivals(L::rows, L::warps));
+            q_parity() = 1;
         }
-        if (threadIdx.x == 0) item().q_phase = 1;
         if (warp == 0) first_work(call.batch, item().segment);
         for (;;) {
             fence_async_proxy();     // scores were ordinary stores; Q comes over them by the copy engine
             __syncthreads();
             if (warp == 0) {
-                next_work(call.batch, call.table, item().segment);
-                __syncwarp();
-                const int b = item().segment.request;
-                if (lane == 0 && item().segment.active) {
-                    item().length = max(call.batch.lengths[b], 0), item().real = call.batch.real_nodes(b);
-                    item().total = item().length + item().real, item().q_phase ^= 1;
-                }
+                next_item(call, item());
+                if (lane == 0) q_parity() ^= 1;
             }
             __syncthreads();
             if (!item().segment.active) return;

@@ -15,7 +15,6 @@
 
 #include "async_copy.cuh"
 #include "verify_attn_kv.cuh"
-#include "verify_attn_work.cuh"
 
 #ifndef KD_STAGES
 #define KD_STAGES 3       // units of 16 rows in the ring, at least 3
@@ -25,25 +24,6 @@
 #endif
 
 constexpr float kd_least = -1e30f;   // start of a running maximum: finite, so that -inf - maximum is no NaN
-
-template <class T, class Out>
-struct Call {
-    const T *q, *cache, *tree;
-    const unsigned* mask;
-    const int* pages;
-    Out* out;
-    float *lse, *partial, *partial_lse;
-    int4* table;
-    Batch batch;
-    int words, page_size, most_pages;
-    long long page_stride;
-    float scale;                     // of q.k, times log2(e): scores are in powers of two
-};
-
-struct Item {                        // the segment being worked on, in shared memory
-    Segment segment;
-    int length, total, real, q_phase;
-};
 
 template <int MT, int GROUPS>
 struct Layout {
@@ -58,11 +38,12 @@ struct Layout {
     static constexpr int rope_q = scales + GROUPS * 2 * group_rows * 4;
     static constexpr int barriers = rope_q + rows * rope_pitch;                    // full, then empty, then Q
     static constexpr int item = barriers + (2 * KD_STAGES + 2) * 8;
-    static constexpr int bytes = item + 96;
+    static constexpr int mask_rows = item + 144;                                   // where each row's mask words lie
+    static constexpr int bytes = mask_rows + 8 * rows;
     static_assert(KD_UNIT == 16 && KD_STAGES >= 3, "a unit is one tensor-core tile; the ring holds three in use");
     static_assert(KD_LATENT % 64 == 0 && KD_ROPE % 64 == 0 && pitch / 16 % 2 == 1, "quarters are tensor-core tiles");
     static_assert(rows * pitch <= weights, "Q passes through the ring and the scores");
-    static_assert(sizeof(Item) <= 96, "room for the item");
+    static_assert(sizeof(Item<__half>) + 4 <= 144, "room for the item and the parity of Q");
 };
 
 template <class T, class Out, int MT, int GROUPS>
@@ -78,13 +59,16 @@ struct Tile {
     float o[MT][columns][4];         // result, not yet divided by the sum of weights
     unsigned q[MT][steps][4];
     float s[MT][2][4], own[4];       // scores: of this warp's quarter; its own 8 rows
-    float row_max, row_sum;
+    float row_max, row_sum, x[4], most;   // x: scores, then weights of this lane
+    bool moved;                      // the running maximum of this lane's row
 
     __device__ __forceinline__ Tile(const Call<T, Out>& call, unsigned char* shared)
         : call(call), shared(shared), base(shared_pointer(shared)), lane(lane_id()),
           warp(__shfl_sync(KD_FULL_MASK, warp_id(), 0)), stage(0), phase(0) {}
 
-    __device__ __forceinline__ Item& item() const { return *reinterpret_cast<Item*>(shared + L::item); }
+    __device__ __forceinline__ Item<T>& item() const { return *reinterpret_cast<Item<T>*>(shared + L::item); }
+    __device__ __forceinline__ const unsigned** mask_rows() const { return reinterpret_cast<const unsigned**>(shared + L::mask_rows); }
+    __device__ __forceinline__ int& q_parity() const { return *reinterpret_cast<int*>(shared + L::item + 140); }
     __device__ __forceinline__ shared_address full(int i) const { return base + L::barriers + 8 * i; }
     __device__ __forceinline__ shared_address empty(int i) const { return base + L::barriers + 8 * (KD_STAGES + i); }
     __device__ __forceinline__ shared_address q_full() const { return base + L::barriers + 16 * KD_STAGES; }
@@ -92,20 +76,20 @@ struct Tile {
 
     // ---- copies ----
 
-    __device__ static constexpr int arrivals(int rows) { return KD_BULK_COPY ? rows : L::threads; }
+    __device__ static constexpr int arrivals(int rows, int warps) { return KD_BULK_COPY ? rows : 32 * warps; }
 
-    // Copy `rows` rows to `to`; row_at(i) says where row i lies.  All warps call it.
-    template <int rows, class RowAt>
-    __device__ __forceinline__ void copy_rows(shared_address to, shared_address barrier, RowAt row_at) const
+    // Copy `rows` rows to `to` by `warps` warps, of which this is number `warp`; row_at(i) says where row i lies.
+    template <int rows, int warps, class RowAt>
+    __device__ __forceinline__ void copy_rows(int warp, shared_address to, shared_address barrier, RowAt row_at) const
     {
 #if KD_BULK_COPY
-        constexpr int each = rows / L::warps;
+        constexpr int each = rows / warps;
         if (lane < each) {
             const int i = warp * each + lane;
             bulk_copy_arrive(to + i * L::pitch, row_at(i), L::row_bytes, barrier);
         }
 #else
-        constexpr int threads = L::threads / rows;   // of one row
+        constexpr int threads = 32 * warps / rows;   // of one row
         const int thread = 32 * warp + lane, i = thread / threads, first = thread % threads;
         const char* from = reinterpret_cast<const char*>(row_at(i));
 #pragma unroll
@@ -115,14 +99,13 @@ struct Tile {
 #endif
     }
 
-    // Rows from `total` on are copies of the last real one: finite, and masked.
+    // The groups take turns.  Rows from `total` on are copies of the last real one: finite, and masked.
     __device__ __forceinline__ void copy_unit(int u, int to, int parity) const
     {
+        if (GROUPS == 2 && ((u ^ group) & 1)) return;
         mbarrier_wait(empty(to), parity ^ 1);
-        const Item& it = item();
-        const KvRows<T> kv = kv_rows(call.cache, call.tree, call.pages, call.page_stride, call.page_size, call.most_pages,
-                                     it.segment.request, it.length, call.batch.nodes, it.real);
-        copy_rows<KD_UNIT>(unit(to), full(to), [&](int i) { return kv.row(min(u * KD_UNIT + i, kv.total - 1)); });
+        const KvRows<T>& kv = item().kv;
+        copy_rows<KD_UNIT, 4>(quarter, unit(to), full(to), [&](int i) { return kv.row(min(u * KD_UNIT + i, kv.total - 1)); });
     }
 
     // Row i of warp's fragments is row i ^ (8 * block) of the group, so that its own 8 rows come first.
@@ -133,11 +116,14 @@ struct Tile {
 
     __device__ __forceinline__ void load_q()
     {
-        const Item& it = item();
+        const Item<T>& it = item();
         const int heads = call.batch.heads, last = it.real * heads - 1, first = it.segment.tile * L::rows;
         const T* q_rows = call.q + (long long)it.segment.request * call.batch.nodes * heads * kd_width;
-        copy_rows<L::rows>(base, q_full(), [&](int i) { return q_rows + (long long)min(first + i, last) * kd_width; });
-        mbarrier_wait(q_full(), it.q_phase);
+        copy_rows<L::rows, L::warps>(warp, base, q_full(), [&](int i) { return q_rows + (long long)min(first + i, last) * kd_width; });
+        if (warp == 0)
+            for (int i = lane; i < L::rows; i += 32)
+                mask_rows()[i] = call.mask + ((long long)it.segment.request * call.batch.nodes + min(first + i, last) / heads) * call.words;
+        mbarrier_wait(q_full(), q_parity());
 #pragma unroll
         for (int m = 0; m < MT; ++m)
 #pragma unroll
@@ -155,7 +141,9 @@ struct Tile {
 
     // ---- scores ----
 
-    __device__ __forceinline__ void multiply_qk(int at)
+    // `between(i)` is other work, done after step i while the products are under way.
+    template <class Between>
+    __device__ __forceinline__ void multiply_qk(int at, Between between)
     {
 #pragma unroll
         for (int m = 0; m < MT; ++m)
@@ -179,14 +167,15 @@ struct Tile {
                 mma_m16n8k16<T>(s[m][0], a, k[step & 1][0], k[step & 1][1]);
                 mma_m16n8k16<T>(s[m][1], a, k[step & 1][2], k[step & 1][3]);
             }
+            between(step);
         }
     }
 
     // Scores of 8 rows from one warp: two planes of 32 lanes x 8 bytes.
-    __device__ __forceinline__ float2* score_slot(int turn, int owner, int source) const
+    __device__ __forceinline__ shared_address score_slot(int turn, int owner, int source) const
     {
         const int slot = MT == 2 ? owner * 3 + (owner ^ source) - 1 : owner * 4 + source;
-        return reinterpret_cast<float2*>(shared + L::scores + (group * 2 + turn) * L::score_bytes + slot * 512) + lane;
+        return base + L::scores + (group * 2 + turn) * L::score_bytes + slot * 512 + 8 * lane;
     }
 
     // Keep the scores of the own 8 rows, hand the others to their owners.
@@ -196,22 +185,22 @@ struct Tile {
         for (int j = 0; j < 4; ++j) own[j] = s[0][j >> 1][j & 1];
 #pragma unroll
         for (int i = MT == 2 ? 1 : 0; i < 2 * MT; ++i) {
-            float2* slot = score_slot(turn, i ^ block, quarter);
-            slot[0] = make_float2(s[i >> 1][0][2 * (i & 1)], s[i >> 1][0][2 * (i & 1) + 1]);
-            slot[32] = make_float2(s[i >> 1][1][2 * (i & 1)], s[i >> 1][1][2 * (i & 1) + 1]);
+            const shared_address slot = score_slot(turn, i ^ block, quarter);
+            store_float2(slot, s[i >> 1][0][2 * (i & 1)], s[i >> 1][0][2 * (i & 1) + 1]);
+            store_float2(slot + 256, s[i >> 1][1][2 * (i & 1)], s[i >> 1][1][2 * (i & 1) + 1]);
         }
     }
 
-    // Softmax step of the own 8 rows: lane l has row l / 4, KV rows 2q, 2q+1, 8+2q, 9+2q of the unit (q = l % 4).
-    // Scores are (own + neighbour) + (other two): the same sum whichever warp takes it.
-    __device__ __forceinline__ bool softmax(int turn, unsigned visible)
+    // Softmax step of the own 8 rows, in two halves with a maximum over four lanes between them.  Lane l has row l / 4,
+    // KV rows 2q, 2q+1, 8+2q, 9+2q of the unit (q = l % 4).  Scores are (own + neighbour) + (other two): the same sum
+    // whichever warp takes it.
+    __device__ __forceinline__ void gather_scores(int turn, unsigned visible)
     {
-        float x[4];
         float2 part[3][2];
 #pragma unroll
         for (int i = 0; i < 3; ++i) {
-            const float2* slot = score_slot(turn, block, quarter ^ (i + 1));
-            part[i][0] = slot[0], part[i][1] = slot[32];
+            const shared_address slot = score_slot(turn, block, quarter ^ (i + 1));
+            part[i][0] = load_float2(slot), part[i][1] = load_float2(slot + 256);
         }
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
@@ -223,9 +212,16 @@ struct Tile {
         x[1] = visible & 2u ? x[1] * call.scale : -KD_INFINITY;
         x[2] = visible & 256u ? x[2] * call.scale : -KD_INFINITY;
         x[3] = visible & 512u ? x[3] * call.scale : -KD_INFINITY;
-        float most = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
-        most = fmaxf(most, __shfl_xor_sync(KD_FULL_MASK, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(KD_FULL_MASK, most, 2));
+        most = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
+    }
+
+    __device__ __forceinline__ void share_maximum(int lanes_apart)
+    {
+        most = fmaxf(most, __shfl_xor_sync(KD_FULL_MASK, most, lanes_apart));
+    }
+
+    __device__ __forceinline__ void store_weights(int turn)
+    {
         const float now = most > row_max + KD_LAZY ? most : row_max;
         const float rescale = fast_exp2(row_max - now);
         row_max = now;
@@ -234,28 +230,28 @@ struct Tile {
         row_sum = row_sum * rescale + ((x[0] + x[1]) + (x[2] + x[3]));
         if (MT == 2 || quarter < 2) {
             const int row = (group * 2 + turn) * L::group_rows + block * 8 + (lane >> 2);
-            unsigned* weight = reinterpret_cast<unsigned*>(shared + L::weights + row * L::weight_pitch) + (lane & 3);
-            weight[0] = pack_pair<T>(x[0], x[1]);
-            weight[4] = pack_pair<T>(x[2], x[3]);
-            if ((lane & 3) == 0) scale_slot(turn, lane >> 2)[block] = rescale;
+            const shared_address weight = base + L::weights + row * L::weight_pitch + 4 * (lane & 3);
+            store_word(weight, pack_pair<T>(x[0], x[1]));
+            store_word(weight + 16, pack_pair<T>(x[2], x[3]));
+            if ((lane & 3) == 0) store_float(scale_slot(turn, lane >> 2) + 4 * block, rescale);
         }
-        return rescale != 1.0f;
+        moved = rescale != 1.0f;
     }
 
     // Factors of rows g, 8 + g, ... of the group, side by side.
-    __device__ __forceinline__ float* scale_slot(int turn, int g) const
+    __device__ __forceinline__ shared_address scale_slot(int turn, int g) const
     {
-        return reinterpret_cast<float*>(shared + L::scales) + (group * 2 + turn) * L::group_rows + g * (2 * MT);
+        return base + L::scales + 4 * ((group * 2 + turn) * L::group_rows + g * (2 * MT));
     }
 
     // ---- result ----
 
     __device__ __forceinline__ void scale_result(int turn)
     {
-        const float* factor = scale_slot(turn, lane >> 2);
 #pragma unroll
         for (int m = 0; m < MT; ++m) {
-            const float low = factor[2 * m], high = factor[2 * m + 1];
+            const float2 factor = load_float2(scale_slot(turn, lane >> 2) + 8 * m);
+            const float low = factor.x, high = factor.y;
 #pragma unroll
             for (int c = 0; c < columns; ++c) {
                 o[m][c][0] *= low, o[m][c][1] *= low;
