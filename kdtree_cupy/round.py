@@ -10,6 +10,7 @@ from .round_buffers import RoundBuffers
 from .target_token import target_token
 from .topk_logprob import topk_logprob
 from .tree_accept import tree_accept
+from .tree_budget import tree_budget
 from .tree_build import tree_build
 
 
@@ -44,6 +45,8 @@ def decode_round(
         out=b.built,
         **options,
     )
+    if b.cost is not None:
+        tree_budget(b.built, b.cost, library=library)
     target_model(b)
     target_token(b.target_logits, temperature=b.temperature, uniforms=b.uniforms, out=b.targets, **options)
     tree_accept(b.built.tree, b.targets.tokens, max_depth=b.depth, out=b.accepted, **options)

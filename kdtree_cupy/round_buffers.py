@@ -49,6 +49,9 @@ class RoundBuffers:
         Ranks K kept per position.
     temperature : float
         Of the target; 0 is greedy.
+    cost : float64 [N] or [b, N], or None
+        Cost of a round by draft nodes; trees are then cut where tokens per time are best, ``budgets`` being
+        the most (:func:`kdtree_cupy.tree_budget.tree_budget`).
     """
 
     draft_logits: Array
@@ -67,6 +70,7 @@ class RoundBuffers:
     committed: Committed
     width: int
     temperature: float
+    cost: Array | None = None
 
     @property
     def batch(self) -> int:
@@ -101,6 +105,7 @@ def round_buffers(
     page_table: Array | None = None,
     dtype: Any = "float32",
     temperature: float = 0.0,
+    cost: Array | None = None,
     xp: Any = np,
 ) -> RoundBuffers:
     """Allocate the buffers of a round; all slots start idle.
@@ -115,6 +120,8 @@ def round_buffers(
         Of the draft and target logits.
     temperature : float
         Above 0, ``uniforms`` is allocated too and must be refilled before each round.
+    cost : float64 [N] or [b, N], optional
+        Where given, each tree is cut to the nodes that pay; rows may be rewritten between rounds.
     xp : module
         ``numpy`` or ``cupy``: where the arrays live.
 
@@ -159,4 +166,5 @@ def round_buffers(
         committed=Committed(lengths, ints(b)),
         width=width,
         temperature=temperature,
+        cost=None if cost is None else xp.asarray(cost, np.float64),
     )
