@@ -22,7 +22,7 @@ import numpy as np
 import kdtree_cupy
 from kdtree_cupy.acceptance import path_conditional_table
 from kdtree_cupy.best_first import best_first
-from kdtree_cupy.policies import POLICIES
+from kdtree_cupy.policies import chain, ddtree, static
 from kdtree_cupy.refs.tree_build import best_paths, tree_build
 from kdtree_cupy.replay import acceptance, jump
 from kdtree_cupy.trace import Trace, bundled_traces, load_trace
@@ -82,14 +82,14 @@ def replay_rows(trace: Trace, budget: int, seconds: float) -> list[dict]:
     table = path_conditional_table(trace, trace.true_ranks())
     fitted = {"options": {"table": table}, "per_position": {"table_index": trace.sequence_of()}}
     rows = []
-    for name, policy in POLICIES.items():
-        more = fitted if name == "static" else {}
+    for policy in (chain, ddtree, static):
+        more = fitted if policy is static else {}
 
         def replay(policy=policy, more=more):
             return jump(trace, acceptance(trace, policy, [budget], **more).accepted[:, 0])
 
         rounds = replay().root.size
-        rows.append(row(f"replay, {name}", budget, "rounds", rounds, seconds, replay))
+        rows.append(row(f"replay, {policy.__name__}", budget, "rounds", rounds, seconds, replay))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""The policies: ddtree is tree_build, the chain is its first rank, static is the best shape of its table."""
+"""The basic policies: ddtree is tree_build, the chain its first rank, static the best shape of its table."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from dataclasses import fields
 import numpy as np
 import pytest
 from conftest import assert_same
+from policy_cases import options
 from strategies import ids_for, random_table
 
 import kdtree_cupy as kd
-from kdtree_cupy.policies import POLICIES, chain, ddtree, static
+from kdtree_cupy.policies import chain, ddtree, static
 from kdtree_cupy.refs.tree_build import tree_build
 
+BASIC = {"chain": chain, "ddtree": ddtree, "static": static}
 BAD = {
     "nan": np.nan, "plus infinity": np.inf, "positive": 0.25, "minus infinity": -np.inf, "low": -9.0,
 }  # fmt: skip
@@ -62,7 +64,9 @@ def test_chain_is_the_tree_of_one_rank(seed):
     arguments = (ids_for(logprobs), logprobs, roots(5))
     for budget in (0, 1, 7, np.array([3, -1, 20, 7, 1], np.int32)):
         want = tree_build(*arguments, budget, max_rank=1).tree
-        assert_same(chain(*arguments, budget), want, "chain")
+        got = chain(*arguments, budget)
+        assert_same(got, want, "chain")
+        assert got.scores.tobytes() == want.scores.tobytes()  # 0.0 is not -0.0
     limited = tree_build(*arguments, 9, max_rank=1, max_depth=2).tree
     assert_same(chain(*arguments, 9, max_depth=2), limited, "chain")
     sure = np.full_like(logprobs, -np.inf)
@@ -142,13 +146,13 @@ def test_ids_of_a_trace_need_no_copy(policy):
     assert_same(policy(ids.astype(np.uint16), logprobs, roots(3), 9), policy(ids, logprobs, roots(3), 9))
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", BASIC)
 def test_an_empty_batch(name):
-    more = {"table": np.ones((3, 2))} if name == "static" else {}
+    more = options(name, 3, 2)
     logprobs = np.zeros((0, 3, 2), np.float32)
-    tree = POLICIES[name](ids_for(logprobs), logprobs, roots(0), 4, **more)
+    tree = BASIC[name](ids_for(logprobs), logprobs, roots(0), 4, **more)
     assert tree.tokens.shape == (0, 1)
-    assert POLICIES[name](ids_for(logprobs), logprobs, roots(0), 4, num_nodes=6, **more).tokens.shape == (
+    assert BASIC[name](ids_for(logprobs), logprobs, roots(0), 4, num_nodes=6, **more).tokens.shape == (
         0,
         6,
     )
@@ -174,16 +178,16 @@ def test_an_empty_batch(name):
         ({"max_rank": np.zeros((2, 1), int)}, ValueError, r"max_rank: got shape \(2, 1\)"),
     ],
 )
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", BASIC)
 def test_bad_arguments_are_named(name, change, error, message):
     good = {
         "ids": np.zeros((2, 3, 4), np.int32), "logprobs": np.zeros((2, 3, 4), np.float32),
         "root_tokens": [1, 2], "budget": 4,
     }  # fmt: skip
-    more = {"table": np.ones((3, 4))} if name == "static" else {}
-    assert POLICIES[name](**good, **more).batch == 2
+    more = options(name, 3, 4)
+    assert BASIC[name](**good, **more).batch == 2
     with pytest.raises(error, match=message):
-        POLICIES[name](**(good | change), **more)
+        BASIC[name](**(good | change), **more)
 
 
 @pytest.mark.parametrize("shape", [(2, 0, 4), (2, 3, 0), (2, 33, 1), (2, 1, 1025)], ids=str)
@@ -209,7 +213,7 @@ def test_bad_tables_are_named(options, message):
 
 def test_policies_return_the_record_of_the_stages():
     logprobs = random_table(4, 2, 3, 4)
-    for name, policy in POLICIES.items():
-        more = {"table": np.ones((3, 4)) / 2} if name == "static" else {}
+    for name, policy in BASIC.items():
+        more = options(name, 3, 4)
         tree = policy(ids_for(logprobs), logprobs, roots(2), 9, **more).check()
         assert {f.name for f in fields(tree)} == {f.name for f in fields(kd.DraftTree)}

@@ -7,10 +7,11 @@ import pytest
 from toy_traces import random_sequences, trace_of
 
 from kdtree_cupy.acceptance import path_conditional_table, tau
-from kdtree_cupy.policies import POLICIES, chain, ddtree
+from kdtree_cupy.policies import chain, ddtree, static
 from kdtree_cupy.refs.tree_accept import tree_accept
 from kdtree_cupy.replay import acceptance, check_budgets, jump
 
+BASIC = {"chain": chain, "ddtree": ddtree, "static": static}
 BUDGETS = (0, 1, 2, 7, 16, 60, 1024)
 
 
@@ -55,20 +56,20 @@ def live_rounds(trace, sequence, policy, budget, options):
     return rounds
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", BASIC)
 @pytest.mark.parametrize("seed", range(4))
 def test_rounds_are_those_of_a_live_walk(seed, policy):
     trace = random_trace(seed)
     more = fitted(trace) if policy == "static" else {}
     budgets = (0, 1, 3, 11)
-    table = acceptance(trace, POLICIES[policy], budgets, **more)
+    table = acceptance(trace, BASIC[policy], budgets, **more)
     for j, budget in enumerate(budgets):
         rounds = jump(trace, table.accepted[:, j])
         for s in range(trace.sequences):
             options = {"table": more["options"]["table"][s]} if more else {}
             mine = rounds.sequence == s
             got = list(zip(rounds.root[mine].tolist(), rounds.accepted[mine].tolist(), strict=True))
-            assert got == live_rounds(trace, s, POLICIES[policy], budget, options)
+            assert got == live_rounds(trace, s, BASIC[policy], budget, options)
 
 
 def test_a_policy_without_attributes_is_built_once_per_budget():
@@ -88,11 +89,11 @@ def test_a_policy_without_attributes_is_built_once_per_budget():
 # Jumps
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", BASIC)
 @pytest.mark.parametrize("seed", range(3))
 def test_tokens_of_the_rounds_sum_to_the_sequence(seed, policy):
     trace = random_trace(seed, stop_tokens=[3], lengths=(14, 0, 1, 2, 9, 5, 2, 30))
-    table = acceptance(trace, POLICIES[policy], BUDGETS, **(fitted(trace) if policy == "static" else {}))
+    table = acceptance(trace, BASIC[policy], BUDGETS, **(fitted(trace) if policy == "static" else {}))
     for j in range(len(BUDGETS)):
         rounds = jump(trace, table.accepted[:, j])
         total = np.bincount(rounds.sequence, weights=rounds.tokens, minlength=trace.sequences)
@@ -190,4 +191,4 @@ def test_budgets_are_sorted_and_unique():
 
 def test_arguments_per_position_must_fit_the_trace():
     with pytest.raises(ValueError, match=r"per_position\['table_index'\]: got 3 values, wanted 31"):
-        acceptance(random_trace(0), POLICIES["static"], [4], per_position={"table_index": np.zeros(3)})
+        acceptance(random_trace(0), static, [4], per_position={"table_index": np.zeros(3)})
