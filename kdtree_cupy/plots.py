@@ -100,6 +100,8 @@ def plot_histogram(result: StudyResult) -> Figure:
         width = 0.84 / len(result.policies)
         heights = []
         for i, name in enumerate(result.policies):
+            if budget not in part.replays[name].acceptance.budgets:
+                continue
             counts = stats.histogram(shown_rounds(part, name, budget), depth)
             share = 100 * counts / max(1, counts.sum())
             heights.append(share > 0.05)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -11,7 +11,9 @@ import numpy as np
 
 from . import acceptance as stats
 from .cost import CostTable
+from .parallel import run_tasks
 from .policies import POLICIES
+from .policy_fit import fit
 from .replay import Acceptance, Rounds, acceptance, check_budgets, jump
 from .study_table import result_rows, speedup_rows
 from .trace import Trace
@@ -52,8 +54,8 @@ class TraceResult:
         return (name if len(name) <= 48 else name[:47] + "…").replace("$", r"\$")
 
     def column(self, budget: int) -> int:
-        """Return the index of ``budget`` in the replays."""
-        budgets = next(iter(self.replays.values())).acceptance.budgets
+        """Return the index of ``budget`` in the replays of every policy that takes it."""
+        budgets = self.replays[BASELINE].acceptance.budgets
         return int(np.searchsorted(budgets, budget))
 
     @cached_property
@@ -112,6 +114,7 @@ def run_study(
     policies: Sequence[str] = ("chain", "ddtree", "static"),
     costs: Sequence[CostTable] = (),
     jobs: int = 1,
+    dask: str | None = None,
     seed: int = 0,
     progress: Callable[[int], object] | None = None,
     command: str = "",
@@ -130,6 +133,8 @@ def run_study(
         For predicted speedups.
     jobs : int
         Processes (joblib); results do not depend on it.
+    dask : str, optional
+        "local" or the address of a Dask scheduler (:func:`kdtree_cupy.parallel.run_tasks`).
     seed : int
         Seed of the bootstrap.
     progress : callable, optional
@@ -160,9 +165,11 @@ def run_study(
     if jobs < 1:
         raise ValueError(f"jobs: got {jobs}, wanted at least 1")
     results = [TraceResult(trace, trace.true_ranks()) for trace in traces]
+    for name in names:
+        possible_budgets(name, wanted)
     tasks = [(r.trace, r.ranks, name, wanted) for r in results for name in names]
     owners = [(r, name) for r in results for name in names]
-    for (result, name), replayed in zip(owners, _run(tasks, jobs, progress), strict=True):
+    for (result, name), replayed in zip(owners, _run(tasks, jobs, dask, progress), strict=True):
         result.replays[name] = replayed
     rows = [row for r in results for row in result_rows(r, names, wanted, seed)]
     speedups = [row for r in results for row in speedup_rows(r, names, wanted, costs)]
@@ -177,21 +184,32 @@ def _check_policies(policies: Sequence[str]) -> tuple[str, ...]:
     return tuple(names if BASELINE in names else [BASELINE, *names])
 
 
-def _run(tasks: list[tuple[Any, ...]], jobs: int, progress: Callable[[int], object] | None) -> list[Replayed]:
-    if jobs == 1 or len(tasks) == 1:
-        return [replay_policy(*task, progress=progress) for task in tasks]
-    from joblib import Parallel, delayed
+def possible_budgets(name: str, budgets: np.ndarray) -> np.ndarray:
+    """Return the budgets that a policy takes.
 
-    done = []
-    for task, replayed in zip(
-        tasks,
-        Parallel(n_jobs=jobs, return_as="generator")(delayed(replay_policy)(*t) for t in tasks),
-        strict=True,
-    ):
-        done.append(replayed)
+    Raises
+    ------
+    ValueError
+        It takes none of them.
+    """
+    most = getattr(POLICIES[name], "max_budget", None)
+    kept = budgets if most is None else budgets[budgets <= most]
+    if kept.size == 0:
+        raise ValueError(f"budgets: got {budgets.tolist()}, wanted one of at most {most} for policy {name}")
+    return kept
+
+
+def _run(
+    tasks: list[tuple[Any, ...]], jobs: int, dask: str | None, progress: Callable[[int], object] | None
+) -> list[Replayed]:
+    if jobs == 1 and dask is None:  # progress within a task
+        return [replay_policy(*task, progress=progress) for task in tasks]
+
+    def done(i: int) -> None:
         if progress is not None:
-            progress(task[0].tokens.size)
-    return done
+            progress(tasks[i][0].tokens.size)
+
+    return run_tasks(replay_policy, tasks, jobs=jobs, dask=dask, done=done)
 
 
 def replay_policy(
@@ -201,12 +219,9 @@ def replay_policy(
     budgets: np.ndarray,
     progress: Callable[[int], object] | None = None,
 ) -> Replayed:
-    """Replay one policy on one trace; ``static`` is fitted leaving each sequence out."""
-    options: Mapping[str, Any] = {}
-    per_position: Mapping[str, np.ndarray] = {}
-    if name == "static":
-        options = {"table": stats.path_conditional_table(trace, ranks)}
-        per_position = {"table_index": trace.sequence_of()}
+    """Replay one policy on one trace; what must be fitted leaves each sequence out of its own fit."""
+    options, per_position = fit(name, trace, ranks)
+    budgets = possible_budgets(name, budgets)
     result = acceptance(
         trace, POLICIES[name], budgets, options=options, per_position=per_position, progress=progress
     )

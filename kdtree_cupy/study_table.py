@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import acceptance as stats
-from .cost import CostTable, speedup
+from .cost import CostTable, round_in_ar_steps, speedup
+from .policies import POLICIES
 
 if TYPE_CHECKING:
     from .study import StudyResult, TraceResult
@@ -33,7 +34,7 @@ def result_rows(
     rows = []
     for name in names:
         table, all_rounds = result.replays[name]
-        for j, budget in enumerate(budgets):
+        for j, budget in enumerate(table.budgets):
             rounds = all_rounds[j]
             for subset, keep in keeps.items():
                 tau = stats.tau(rounds, keep, seed=seed)
@@ -64,11 +65,15 @@ def speedup_rows(
     rows = []
     for cost in costs:
         for name in names:
-            for j, budget in enumerate(budgets):
+            for j, budget in enumerate(result.replays[name].acceptance.budgets):
                 rounds = result.replays[name].rounds[j]
                 pooled = stats.tau(rounds).pooled
-                nodes = min(int(budget), result.trace.depth) if name == "chain" else int(budget)
+                nodes: Any = min(int(budget), result.trace.depth) if name == "chain" else int(budget)
                 gain = speedup(pooled, cost, nodes, chain=name == "chain")
+                if getattr(POLICIES[name], "adaptive", False):  # rounds differ: ratio of sums
+                    used = result.replays[name].acceptance.nodes_by_depth[rounds.root, j, 1:].sum(1)
+                    nodes = float(used.mean())
+                    gain = pooled / round_in_ar_steps(cost, used.astype(float)).mean()
                 rows.append({
                     "trace": result.trace.name, "policy": name, "budget": int(budget), "cost": cost.name,
                     "context": cost.default_context, "nodes": nodes, "tau_pooled": pooled,
@@ -78,5 +83,10 @@ def speedup_rows(
 
 
 def tree_policy(result: StudyResult) -> str:
-    """Return the policy that single-policy figures and headlines are about: ddtree, or the last one."""
-    return "ddtree" if "ddtree" in result.policies else result.policies[-1]
+    """Return the policy that single-policy figures and headlines are about: ddtree, or the last one.
+
+    Policies that do not take all budgets are left aside.
+    """
+    replays = result.traces[0].replays
+    full = [name for name in result.policies if replays[name].acceptance.budgets.size == result.budgets.size]
+    return "ddtree" if "ddtree" in full else full[-1]

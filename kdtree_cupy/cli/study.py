@@ -98,6 +98,11 @@ def _show_costs(ctx: click.Context, parameter: click.Parameter, value: tuple[str
     metavar="N",
     help="Processes.  [default: one per core, at most one per trace and policy]",
 )
+@click.option(
+    "--dask",
+    metavar="local|ADDRESS",
+    help="Run on a Dask cluster: 'local', or a scheduler such as tcp://host:8786 (trusted networks only).",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the bootstrap.")
 @click.option(
     "--out",
@@ -115,6 +120,7 @@ def command(
     cost: tuple[str, ...],
     stop_tokens: list[int] | None,
     jobs: int | None,
+    dask: str | None,
     seed: int,
     out: Path,
     quiet: bool,
@@ -152,6 +158,7 @@ def command(
                 policies=names,
                 costs=[load_cost(name) for name in chosen],
                 jobs=jobs or min(_cores(), len(loaded) * len(names)),
+                dask=dask,
                 seed=seed,
                 progress=bar.update,
                 command=shlex.join(["kdtree", *sys.argv[1:]]),
@@ -159,6 +166,7 @@ def command(
         with _bar(len(FIGURES), "drawing", quiet) as bar:
             page = write_report(result, out, progress=bar.update)
     if not quiet:
+        _print_skipped(result)
         _print_table(result)
         click.echo(f"{time.perf_counter() - started:.1f} s. Report, tables and figures:")
     click.echo(str(page))
@@ -192,6 +200,17 @@ def _expand(paths: tuple[str, ...]) -> list[Path]:
     return list(dict.fromkeys(out))
 
 
+def _print_skipped(result: StudyResult) -> None:
+    """Say which budgets a policy does not take."""
+    from ..policies import POLICIES
+
+    for name, replayed in result.traces[0].replays.items():
+        left = [str(b) for b in result.budgets if b not in replayed.acceptance.budgets]
+        if left:
+            most = POLICIES[name].max_budget
+            click.echo(f"{name} takes budgets up to {most}; skipped: {', '.join(left)}")
+
+
 def _print_table(result: StudyResult) -> None:
     """Print pooled tau: a line per policy, a column per budget."""
     click.echo("tau = tokens per round, bonus counted, pooled; B = draft nodes, root excluded\n")
@@ -200,5 +219,6 @@ def _print_table(result: StudyResult) -> None:
         click.echo(f"{printable(part.trace.name):24} B ={head}")
         for name in result.policies:
             rows = result.select(trace=part.trace.name, policy=name, subset="all")
-            click.echo(f"  {name:25} " + "".join(f"{row['tau_pooled']:7.3f}" for row in rows))
+            by_budget = {row["budget"]: f"{row['tau_pooled']:7.3f}" for row in rows}
+            click.echo(f"  {name:25} " + "".join(by_budget.get(int(b), " " * 7) for b in result.budgets))
         click.echo()
