@@ -4,96 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from round_tools import D, V, get, make, put, references, rounds
 
 from kdtree_cupy import policies, replay
 from kdtree_cupy.errors import BackendError
 from kdtree_cupy.round import decode_round
-from kdtree_cupy.round_buffers import RoundBuffers, round_buffers
+from kdtree_cupy.round_buffers import round_buffers
 from kdtree_cupy.round_graph import capture
 from kdtree_cupy.trace import bundled_traces, load_trace
 
-BACKENDS = ("numpy",)
-D, N, K, V, ROW, LAYERS = 4, 9, 6, 40, 6, 2
+BACKENDS = ("numpy", "host", "cuda")
 
 
-def make(backend, batch, *, rows=400, temperature=0.0, **sizes) -> RoundBuffers:
-    """Return buffers on a backend, with byte rows as KV."""
-    xp = __import__("cupy") if backend.name == "cuda" else np
-    depth, nodes, width, vocab = (
-        sizes.get(key, value) for key, value in zip("DNKV", (D, N, K, V), strict=True)
-    )
-    caches = xp.zeros((LAYERS, batch, rows, ROW), np.uint8)
-    tree_kv = xp.zeros((LAYERS, batch, nodes, ROW), np.uint8)
-    return round_buffers(
-        batch, depth, nodes, width, vocab, caches, tree_kv=tree_kv, temperature=temperature, xp=xp
-    )
-
-
-def put(target, value):
-    target[...] = value if isinstance(target, np.ndarray) else type(target).__module__ and _cupy(value)
-
-
-def _cupy(value):
-    import cupy
-
-    return cupy.asarray(value)
-
-
-def get(array):
-    return array.get() if hasattr(array, "get") else np.asarray(array)
-
-
-def rounds(backend, steps, seed, *, batch=3, run=decode_round, idle=False, disturb=()):
-    """Run ``steps`` rounds on made-up logits that often agree; return the state after each."""
-    buffers, rng, states = make(backend, batch), np.random.default_rng(seed), []
-    put(buffers.roots, np.arange(batch, dtype=np.int32))
-    for step in range(steps):
-        draft = rng.normal(size=(batch, D, V)).astype(np.float32) * 3
-        favourites = np.argsort(-draft, axis=-1)[:, :, 0]
-        budgets = rng.integers(-1 if idle else 0, N, batch).astype(np.int32)
-        target = rng.normal(size=(batch, N, V)).astype(np.float32)
-        kv = rng.integers(1, 255, (LAYERS, batch, N, ROW)).astype(np.uint8)
-
-        other = np.random.default_rng(1000 + step)
-        for r in disturb:
-            draft[r], target[r] = other.normal(size=(D, V)), other.normal(size=(N, V))
-            budgets[r], kv[:, r] = other.integers(-1, N), other.integers(1, 255, (LAYERS, N, ROW))
-
-        def model(b, target=target, favourites=favourites, kv=kv, step=step):
-            logits = target.copy()
-            for r in range(batch):  # agree with the drafter's first choices down to a depth
-                for i, depth in enumerate(get(b.built.tree.depths)[r]):
-                    if depth < D and (step + r) % 3:
-                        logits[r, i, favourites[r, depth]] = 20
-            put(b.target_logits, logits)
-            put(b.tree_kv, kv)
-
-        put(buffers.draft_logits, draft)
-        put(buffers.budgets, budgets)
-        run(buffers, model, library=backend.library)
-        states.append({
-            "roots": get(buffers.roots).copy(), "lengths": get(buffers.lengths).copy(),
-            "path": get(buffers.accepted.path).copy(), "caches": get(buffers.caches).copy(),
-            "tokens": get(buffers.built.tree.tokens).copy(), "mask": get(buffers.built.mask).copy(),
-            "status": get(buffers.committed.status).copy(),
-        })  # fmt: skip
-    return states
-
-
-def test_many_rounds_equal_the_references(backend, reference):
-    wanted = rounds(reference, 40, seed=1, idle=True)
+def test_many_rounds_equal_the_references(backend):
+    wanted = rounds(references(), 40, seed=1, idle=True)
     got = rounds(backend, 40, seed=1, idle=True)
     for step, (have, want) in enumerate(zip(got, wanted, strict=True)):
         for name in want:
             np.testing.assert_array_equal(have[name], want[name], err_msg=f"{name} after round {step}")
     assert wanted[-1]["lengths"].max() > 60  # paths of several nodes were committed
-
-
-@pytest.fixture
-def reference():
-    from conftest import Backend, library_of
-
-    return Backend("numpy", library_of("numpy"))
 
 
 def test_rounds_commit_what_was_accepted(backend):
