@@ -84,44 +84,80 @@ tree_build_v1(const int* __restrict__ ids, const float* __restrict__ logprobs, c
     write_nodes(out, nodes, count, {0, 0, 1, 0, 1});
 }
 
-// All threads: keep the first ranks of each row, find the rows that can be used and the status bits of the table.
-__device__ inline void check_rows(Table& table, Shared& s, const Team& t, int& status)
-{
-    const int chunks = ceil_div(table.width, 32), total = table.rows * chunks;
-    const float per_chunk = 1.0f / float(max(chunks, 1));
-    float head = -KD_INFINITY;
-    if (t.warp == t.warps - 1 && t.lane < table.rows && table.width > 0) head = table.global[t.lane * table.stride];
-    for (int c = t.warp; c < total; c += 4 * t.warps) {
-        float x[4], left[4];
-        int row[4], rank[4];
-#pragma unroll
-        for (int u = 0; u < 4; ++u) {  // what lies past the end is the last chunk or rank once more
-            const int chunk = min(c + u * t.warps, total - 1);
-            row[u] = int((float(chunk) + 0.5f) * per_chunk);
-            rank[u] = min((chunk - row[u] * chunks) * 32 + t.lane, table.width - 1);
-            const float* at = table.global + (row[u] * table.stride + rank[u]);
-            x[u] = at[0], left[u] = at[rank[u] > 0 ? -1 : 0];
-        }
-        bool odd = false;
-#pragma unroll
-        for (int u = 0; u < 4; ++u) {
-            odd = odd || !(x[u] <= 0.0f && x[u] <= left[u]);  // NaN is odd too
-            if (rank[u] < table.kept) table.shared[row[u] * table.kept + rank[u]] = x[u];
-        }
-        for (int u = 0; u < 4 && odd; ++u) {
-            if (!(x[u] < KD_INFINITY)) atomicMin(&s.bad_row, unsigned(row[u]));
-            else if (x[u] > 0.0f || x[u] > left[u]) atomicOr(&s.unsorted_rows, 1u << row[u]);
-        }
+// Four chunks of 32 ranks, a lane each, and what stands left of them; past the end the last one once more.
+struct Ranks {
+    float x[4], left[4];
+    int row[4], rank[4];
+};
+
+// Chunks of all rows, numbered row by row.
+struct Chunks {
+    int in_row, total;
+    float per_chunk;
+    __device__ explicit Chunks(const Table& table)
+        : in_row(ceil_div(table.width, 32)), total(table.rows * in_row), per_chunk(1.0f / float(max(in_row, 1)))
+    {
     }
-    if (t.warp == t.warps - 1) {  // scores of (0), (0, 0), ..., and the first row that offers nothing
+};
+
+__device__ __forceinline__ void load_ranks(const Table& table, const Chunks& chunks, int begin, const Team& t, Ranks& r)
+{
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+        const int chunk = min(begin + u * t.warps, chunks.total - 1);
+        r.row[u] = int((float(chunk) + 0.5f) * chunks.per_chunk);
+        r.rank[u] = min((chunk - r.row[u] * chunks.in_row) * 32 + t.lane, table.width - 1);
+        const float* at = table.global + (r.row[u] * table.stride + r.rank[u]);
+        r.x[u] = at[0], r.left[u] = at[r.rank[u] > 0 ? -1 : 0];
+    }
+}
+
+// Keep the first ranks of each row in shared memory, note rows with a fault.
+__device__ __forceinline__ void check_ranks(const Table& table, Shared& s, const Ranks& r)
+{
+    bool odd = false;
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+        odd = odd || !(r.x[u] <= 0.0f && r.x[u] <= r.left[u]);  // NaN is odd too
+        if (r.rank[u] < table.kept) table.shared[r.row[u] * table.kept + r.rank[u]] = r.x[u];
+    }
+    if (!odd) return;
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+        if (!(r.x[u] < KD_INFINITY)) atomicMin(&s.bad_row, unsigned(r.row[u]));
+        else if (r.x[u] > 0.0f || r.x[u] > r.left[u]) atomicOr(&s.unsorted_rows, 1u << r.row[u]);
+    }
+}
+
+// All threads: read the table, find the rows that can be used and the status bits; clear the outputs meanwhile.
+__device__ inline void read_table(Table& table, Shared& s, const Bins& bins, const Output& out, const Team& t, int& status)
+{
+    const Chunks chunks(table);
+    const bool last = t.warp == t.warps - 1;
+    float head = -KD_INFINITY;
+    if (last && t.lane < table.rows && table.width > 0) head = table.global[t.lane * table.stride];
+    Ranks ranks;
+    if (t.warp < chunks.total) load_ranks(table, chunks, t.warp, t, ranks);
+    clear_bins(bins, t);
+    clear_mask(out, t);
+    __syncthreads();
+#pragma unroll 1
+    for (int c = t.warp; c < chunks.total; c += 4 * t.warps) {
+        Ranks next = ranks;
+        if (c + 4 * t.warps < chunks.total) load_ranks(table, chunks, c + 4 * t.warps, t, next);
+        check_ranks(table, s, ranks);
+        ranks = next;
+    }
+    if (last) {  // costs of (0), (0, 0), ..., and the first row that offers nothing
         const unsigned empty = __ballot_sync(KD_FULL_MASK, head == -KD_INFINITY);
-        const double own = double(head);
-        double score = 0.0;
-        for (int d = 0; d < table.rows; ++d) {
-            if (t.lane == 0) s.chain[d] = score;
-            score += __shfl_sync(KD_FULL_MASK, own, d);
+        float cost = -head;
+#pragma unroll
+        for (int offset = 1; offset < 32; offset <<= 1) {
+            const float left = __shfl_up_sync(KD_FULL_MASK, cost, offset);
+            if (t.lane >= offset) cost += left;
         }
-        if (t.lane == 0) s.chain[table.rows] = score, s.filled = empty ? __ffs(int(empty)) - 1 : KD_MAX_DEPTH;
+        s.chain[t.lane + 1] = cost;
+        if (t.lane == 0) s.chain[0] = 0.0f, s.filled = empty ? __ffs(int(empty)) - 1 : KD_MAX_DEPTH;
     }
     __syncthreads();
     const int finite = int(min(s.bad_row, unsigned(table.rows)));
@@ -141,7 +177,7 @@ struct Memory {
     __device__ Memory(unsigned char* at, int n)
     {
         const int capacity = 2 * n + 32;
-        found.capacity = found.buckets = capacity;
+        found.capacity = capacity;
         found.score = take<double>(at, capacity), nodes.score = take<double>(at, n);
         found.limit = take<float>(at, capacity), found.link = take<unsigned>(at, capacity);
         nodes.parent = take<Index>(at, n), nodes.rank = take<Index>(at, n), nodes.depth = take<Index>(at, n);
@@ -181,15 +217,15 @@ tree_build_v2(const int* __restrict__ ids, const float* __restrict__ logprobs, c
     const int budget = given(budgets, every_budget, b), max_depth = given(max_depths, every_max_depth, b);
     int found = 0, count = budget < 0 ? 0 : 1;
     if (t.thread == 0) s.bad_row = ~0u, s.unsorted_rows = 0, s.bound = ~0u;
-    clear_mask(out, t);
-    clear_bins(memory.bins, t);
-    __syncthreads();
-    if (budget > 0) {
+    if (budget <= 0) {
+        clear_mask(out, t);
+        __syncthreads();
+    } else {
         const int wanted = usable_budget(budget, num_nodes, found);
         const int rows = max(min(depth, max_depth), 0), ranks_used = max(min(width, given(max_ranks, every_max_rank, b)), 0);
         const int kept = min(min(ranks_used, wanted), memory.row_floats / max(rows, 1) & ~31);
         Table table = {logprobs + table_at, memory.rows, rows, ranks_used, width, kept};
-        check_rows(table, s, t, found);
+        read_table(table, s, memory.bins, out, t, found);
         int made = 0;
         if (wanted > 0 && table.rows > 0 && !(found & KD_STATUS_UNSORTED))
             made = best_levels(table, wanted, memory.nodes, memory.bins, memory.found, s, t);

@@ -16,10 +16,9 @@
 struct Shared {
     unsigned bad_row, unsorted_rows, bound;
     int filled;  // rows before the first that has no finite rank
-    int count, kept;
-    float cost;
+    int count;
     int sums[32];
-    double chain[KD_MAX_DEPTH + 1];  // score of the node (0, ..., 0) of each depth
+    float chain[KD_MAX_DEPTH + 1];  // cost of the node (0, ..., 0) of each depth
 };
 
 // bins[row][bin], and the zeros before them: paths through rows, prefixes of such paths.
@@ -27,29 +26,27 @@ struct Bins {
     float *through, *prefixes;
 };
 
-// Bin of the cost of (0, ..., 0) at depth `d`.
-__device__ __forceinline__ int chain_bin(const Shared& s, int d, float per_cost)
-{
-    return int(fminf(-float(s.chain[d]) * per_cost + 0.5f, 1000.0f));
-}
-
-// A cost that at least `budget` nodes do not exceed, the best of these for m = 1, 2, ...: the first m rows give
+// A cost that at least `budget` nodes do not exceed, the least of these for some m: the first m rows give
 // ceil(budget / m) children of (0, ..., 0) each; or all paths through the first m rows, budget^(1/m) ranks wide.
 // Infinite if the rows are too short for any.  s.bound must be ~0u.
 __device__ inline float cost_bound(const Table& table, int budget, Shared& s, const Team& t)
 {
     const float budget_log = log2f(float(budget));
-    for (int m = t.warp + 1; m <= table.rows; m += t.warps) {
-        const float share = 1.0f / float(m);
+#pragma unroll 1
+    for (int k = t.warp; k < min(table.rows, 8); k += t.warps) {
+        const int m = k < 5 || table.rows <= 8 ? k + 1 : table.rows - (7 - k) * (table.rows - 5) / 3;
+        const float share = __fdividef(1.0f, float(m));
         const int comb = int((float(budget) - 0.5f) * share), box = int(exp2f(budget_log * share) * 1.0001f);
         float comb_cost = 0.0f, box_cost = 0.0f;
         if (t.lane < m) {
-            comb_cost = comb < table.width ? fmaxf(-float(s.chain[t.lane]) - table.at(t.lane, comb), 0.0f) : KD_INFINITY;
+            comb_cost = comb < table.width ? s.chain[t.lane] - table.at(t.lane, comb) : KD_INFINITY;
             box_cost = box < table.width ? -table.at(t.lane, box) : KD_INFINITY;
         }
-        const unsigned most = __reduce_max_sync(KD_FULL_MASK, __float_as_uint(comb_cost));
-        const unsigned sum = __float_as_uint(fmaxf(warp_sum(box_cost), 0.0f));
-        if (t.lane == 0) atomicMin(&s.bound, min(most, sum));
+        // In steps of 1/128, rounded up, the sum of 32 lanes fits; larger costs are left to the other kind.
+        const unsigned steps = unsigned(fminf(box_cost, 1e6f) * 128.0f) + 1u;
+        const unsigned most = __reduce_max_sync(KD_FULL_MASK, __float_as_uint(fmaxf(comb_cost, 0.0f)));
+        const float sum = float(__reduce_add_sync(KD_FULL_MASK, steps)) * (1.0f / 128.0f);
+        if (t.lane == 0) atomicMin(&s.bound, min(most, sum < 1e6f ? __float_as_uint(sum) : most));
     }
     __syncthreads();
     return __uint_as_float(s.bound) * 1.00001f;  // float32 sums of up to 32 terms
@@ -81,16 +78,27 @@ __device__ inline void clear_bins(const Bins& bins, const Team& t)
 __device__ inline void count_costs(const Table& table, float per_cost, const Bins& bins, const Shared& s, const Team& t)
 {
     unsigned* counts = reinterpret_cast<unsigned*>(bins.through) + KD_TREE_BINS;
-    const int chunks = ceil_div(table.width, 32), total = table.rows * chunks;
-    const float per_chunk = 1.0f / float(chunks);
-    for (int c = t.warp; c < total; c += t.warps) {
-        const int row = int((float(c) + 0.5f) * per_chunk), rank = (c - row * chunks) * 32 + t.lane;
-        const float above = table.at(row, 0) - table.at(row, min(rank, table.width - 1));
-        const int offset = chain_bin(s, row + 1, per_cost) - chain_bin(s, row, per_cost);
-        const int bin = offset + int(fminf(above * per_cost + 0.5f, float(KD_TREE_BINS)));
-        if (rank < table.width && bin < KD_TREE_BINS) atomicAdd(counts + row * KD_TREE_BIN_ROW + bin, 1u);
+    // The cost of the row's first rank, rounded as part of the sum over all rows so far.
+    const float before = s.chain[min(t.lane, table.rows)] * per_cost + 0.5f;
+    const float after = s.chain[min(t.lane + 1, table.rows)] * per_cost + 0.5f;
+    const int offset = int(fminf(after, 1000.0f)) - int(fminf(before, 1000.0f));
+#pragma unroll 1
+    for (int row = t.warp; row < table.rows; row += t.warps) {
+        const int first = __shfl_sync(KD_FULL_MASK, offset, row);
+        const float head = table.at(row, 0);
+        bool some = true;
+#pragma unroll 2
+        for (int begin = 0; begin < table.width && some; begin += 32) {
+            const int rank = begin + t.lane;
+            const float above = (head - table.at(row, min(rank, table.width - 1))) * per_cost + 0.5f;
+            const int bin = first + int(fminf(above, float(KD_TREE_BINS)));
+            const bool in = rank < table.width && bin < KD_TREE_BINS;
+            if (in) atomicAdd(counts + row * KD_TREE_BIN_ROW + bin, 1u);
+            some = __any_sync(KD_FULL_MASK, in);
+        }
     }
     __syncthreads();
+#pragma unroll 1
     for (int i = t.thread; i < table.rows * KD_TREE_BINS; i += t.threads) {
         const int at = (i >> 5) * KD_TREE_BIN_ROW + KD_TREE_BINS + (i & 31);
         const float count = float(reinterpret_cast<unsigned*>(bins.through)[at]);
@@ -99,29 +107,43 @@ __device__ inline void count_costs(const Table& table, float per_cost, const Bin
     __syncthreads();
 }
 
-// Join stretches of rows two by two until prefixes[0] holds the nodes of all depths by cost.
+// The lane's bin of the convolution of two rows of bins.
+__device__ __forceinline__ float convolve(const float* first, const float* second, int lane)
+{
+    const float4* paths = reinterpret_cast<const float4*>(first);
+    const float* from = second + lane;
+    float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+    for (int i = 0; i < KD_TREE_BINS; i += 4) {
+        const float4 four = paths[i / 4];
+        sum[0] += four.x * from[-i], sum[1] += four.y * from[-i - 1];
+        sum[2] += four.z * from[-i - 2], sum[3] += four.w * from[-i - 3];
+    }
+    return fminf((sum[0] + sum[1]) + (sum[2] + sum[3]), 1e9f);
+}
+
+// Join stretches of rows two by two until prefixes[0] holds the nodes of all depths by cost.  A pair is the work of two
+// warps, one for each half of `bins`: both read before either writes.  A block of one warp estimates badly.
 __device__ inline void convolve_costs(int rows, const Bins& bins, const Team& t)
 {
+    const int half = t.warp & 1, team = t.warp >> 1, teams = max(t.warps >> 1, 1);
+#pragma unroll 1
     for (int length = 1; length < rows; length *= 2) {
-        for (int row = t.warp * 2 * length; row + length < rows; row += t.warps * 2 * length) {
-            const float4* first = reinterpret_cast<const float4*>(bins.through + row * KD_TREE_BIN_ROW + KD_TREE_BINS);
-            const int at = row * KD_TREE_BIN_ROW + KD_TREE_BINS + t.lane, next = at + length * KD_TREE_BIN_ROW;
-            const float *second = bins.through + next, *ends = bins.prefixes + next;
-            float through = 0.0f, prefixes = bins.prefixes[at];
-#pragma unroll
-            for (int i = 0; i < KD_TREE_BINS; i += 4) {
-                const float4 paths = first[i / 4];
-                through += paths.x * second[-i] + paths.y * second[-i - 1] + (paths.z * second[-i - 2] + paths.w * second[-i - 3]);
-                prefixes += paths.x * ends[-i] + paths.y * ends[-i - 1] + (paths.z * ends[-i - 2] + paths.w * ends[-i - 3]);
-            }
-            __syncwarp();
-            bins.through[at] = fminf(through, 1e9f), bins.prefixes[at] = fminf(prefixes, 1e9f);
+#pragma unroll 1
+        for (int base = 0; base + length < rows; base += 2 * length * teams) {
+            const int row = base + 2 * length * team;
+            const bool own = team < teams && row + length < rows;
+            const int first = row * KD_TREE_BIN_ROW + KD_TREE_BINS, second = first + length * KD_TREE_BIN_ROW;
+            float* target = half ? bins.prefixes : bins.through;
+            const float sum = own ? convolve(bins.through + first, target + second, t.lane) : 0.0f;
+            __syncthreads();
+            if (own) target[first + t.lane] = half ? target[first + t.lane] + sum : sum;
         }
         __syncthreads();
     }
 }
 
-// One warp: the cost that about `wanted` nodes do not exceed; `most` if there are fewer.
+// Any warp: the cost that about `wanted` nodes do not exceed; `most` if there are fewer.
 __device__ inline float cost_of(float wanted, float most, const Bins& bins, int lane)
 {
     const float own = bins.prefixes[KD_TREE_BINS + lane];
