@@ -10,6 +10,7 @@ import numpy as np
 
 from .certificate import PRECISION
 from .convert import read_arrays
+from .npz import MAX_BYTES
 from .trace_check import OPTIONAL, REQUIRED, check_arrays, check_header
 from .vocabulary import piece, readable
 
@@ -199,7 +200,9 @@ def make_trace(
     )
 
 
-def load_trace(path: str | os.PathLike[str], *, stop_tokens: list[int] | None = None) -> Trace:
+def load_trace(
+    path: str | os.PathLike[str], *, stop_tokens: list[int] | None = None, max_bytes: int = MAX_BYTES
+) -> Trace:
     """Read and check a trace (``.kdtr``, ``.npz`` or ``.safetensors``).
 
     Parameters
@@ -208,6 +211,8 @@ def load_trace(path: str | os.PathLike[str], *, stop_tokens: list[int] | None = 
         File to read; KDTR files are memory-mapped.
     stop_tokens : list of int, optional
         Overrides the header's ``stop_tokens``: which tokens end a response.
+    max_bytes : int
+        For ``.npz``: refuse archives that declare more decompressed bytes.
 
     Raises
     ------
@@ -215,7 +220,7 @@ def load_trace(path: str | os.PathLike[str], *, stop_tokens: list[int] | None = 
         Missing, truncated, corrupt or foreign file, or a fault of the schema: file, array and index named.
     """
     path = Path(path)
-    header, arrays = read_arrays(path)
+    header, arrays = read_arrays(path, max_bytes=max_bytes)
     header = dict(header)
     if stop_tokens is not None:
         header["stop_tokens"] = list(stop_tokens)

@@ -169,9 +169,11 @@ class TraceWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close; after an exception keep the parts instead, so that the recording can be continued."""
-        if kind is None:
-            self.close()
-        self._parts.release()
+        try:
+            if kind is None:
+                self.close()
+        finally:
+            self._parts.release()
 
     def __repr__(self) -> str:
         state = "open" if self._parts.open else "closed"

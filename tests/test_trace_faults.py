@@ -10,6 +10,7 @@ from test_trace import HEADER, full_arrays
 from tiny import tiny_arrays
 
 from kdtree_cupy import kdtr
+from kdtree_cupy.convert import write_arrays
 from kdtree_cupy.errors import KdtrError
 from kdtree_cupy.trace import load_trace, make_trace
 
@@ -159,6 +160,13 @@ def test_without_a_vocabulary_size_tokens_only_need_to_be_int32():
     arrays["tokens"][0] = 2**31
     with pytest.raises(KdtrError, match=r"tokens\[0\] = 2147483648, wanted 0..2147483647"):
         make_trace("x", {}, arrays)
+
+
+def test_archives_of_more_than_the_limit(tmp_path):
+    write_arrays(tmp_path / "a.npz", tiny_arrays(), HEADER)
+    with pytest.raises(KdtrError, match=r"a\.npz: decompresses to \d+ bytes, the limit is 1000"):
+        load_trace(tmp_path / "a.npz", max_bytes=1000)
+    assert load_trace(tmp_path / "a.npz", max_bytes=100_000).sequences == 6
 
 
 def test_files_that_are_no_traces(tmp_path):

@@ -161,6 +161,20 @@ def test_interrupt_keeps_the_parts_and_continues(tmp_path):
     assert_holds(path, [sequence(0, 4), sequence(1, 2)])
 
 
+def test_a_block_whose_close_fails_lets_go_of_the_recording(tmp_path, monkeypatch):
+    path = tmp_path / "run.kdtr"
+
+    def gone(fd):
+        raise OSError(errno.EIO, "disk gone")
+
+    with pytest.raises(OSError, match="gone"), TraceWriter(path, HEADER) as writer:
+        writer.append(**sequence(0, 4))
+        monkeypatch.setattr(os, "fsync", gone)
+    monkeypatch.undo()
+    TraceWriter(path, HEADER).close()
+    assert_holds(path, [sequence(0, 4)])
+
+
 @pytest.mark.parametrize("when", ["append", "close"])
 def test_full_disk_leaves_everything_before_it(tmp_path, monkeypatch, when):
     path = tmp_path / "run.kdtr"
