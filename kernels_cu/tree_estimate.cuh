@@ -31,7 +31,7 @@ struct Bins {
 // Infinite if the rows are too short for any.  s.bound must be ~0u.
 __device__ inline float cost_bound(const Table& table, int budget, Shared& s, const Team& t)
 {
-    const float budget_log = log2f(float(budget));
+    const float budget_log = __log2f(float(budget));
 #pragma unroll 1
     for (int k = t.warp; k < min(table.rows, 8); k += t.warps) {
         const int m = k < 5 || table.rows <= 8 ? k + 1 : table.rows - (7 - k) * (table.rows - 5) / 3;

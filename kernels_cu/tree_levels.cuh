@@ -19,19 +19,24 @@
 
 // What the threads know while candidates are taken.
 struct Growth {
-    double least, slack;
+    double least;
+    float slack;
     int row, at, good;  // `at`: number of the next candidate; `good`: how many of this thread's reach `least`
 };
 
-// Lanes with `in` set take a candidate each, in lane order from number `at` on: child `rank` of `parent`.
+// The log-prob of a rank, or NaN, which reaches no limit, if it must not become a node.
+__device__ __forceinline__ float logprob_of(float x) { return x > -KD_INFINITY ? x : KD_NAN; }
+
+// Lanes with `in` set take a candidate each, in lane order from number `at` on: child `rank` of `parent`, whose limit
+// and score are given.
 __device__ __forceinline__ void take(
-    const Found& f, Growth& g, int at, unsigned taken, bool in, int parent, double above, float logprob, int rank, int lane)
+    const Found& f, Growth& g, int at, unsigned taken, bool in, int parent, float limit, double above, float logprob, int rank)
 {
     if (!in) return;
-    const int i = at + __popc(taken & ((1u << lane) - 1u));
+    const int i = at + __popc(taken & ((1u << lane_id()) - 1u));
+    f.limit[i] = (limit - logprob) - g.slack;
     const double score = above + double(logprob);
     f.score[i] = score;
-    f.limit[i] = fmaxf(float(g.slack - score), -3.402823466e38f);
     f.link[i] = unsigned(parent) << 16 | unsigned(g.row + 1) << 10 | unsigned(rank);
     g.good += score >= g.least;
 }
@@ -46,9 +51,9 @@ __device__ inline int take_all(const Table& table, const Found& f, Growth& g, in
 #pragma unroll 1
     for (int begin = 0; taken == KD_FULL_MASK && begin < table.width; begin += 32) {
         const int rank = begin + lane;
-        const float logprob = rank < table.width ? table.at(g.row, rank) : -KD_INFINITY;
+        const float logprob = rank < table.width ? logprob_of(table.at(g.row, rank)) : KD_NAN;
         taken = __ballot_sync(KD_FULL_MASK, logprob >= limit);
-        if (at >= 0) take(f, g, at + children, taken, logprob >= limit, parent, above, logprob, rank, lane);
+        if (at >= 0) take(f, g, at + children, taken, logprob >= limit, parent, limit, above, logprob, rank);
         children += __popc(taken);
     }
     return children;
@@ -57,34 +62,34 @@ __device__ inline int take_all(const Table& table, const Found& f, Growth& g, in
 // All candidates that reach `least`; returns how many there are, root included, or -1 if they do not fit.  `good` gets
 // the number of those that do reach it in float64; a few more come along through rounding.
 // A round: warp 0 has one node, all others four nodes and eight ranks of each; the first node of a depth, (0, ..., 0),
-// has the most children.  Where that is not enough a warp goes through its nodes one by one.  Each warp counts, then
-// takes its candidates behind those of the warps before it.
+// has the most children.  A warp that finds a last rank among them goes through its nodes one by one.  Each warp
+// counts, then takes its candidates behind those of the warps before it.
 __device__ inline int grow_levels(const Table& table, double least, const Found& f, Shared& s, const Team& t, int& good)
 {
-    // No child is missed: a float64 sum errs by less than the slack, and no float32 lies between a number and the
-    // float32 nearest to it.  Never below the lowest float, so that -inf stays out.
-    Growth g = {least, least + least * 1e-15, 0, 1, 0};
-    if (t.thread == 0) f.score[0] = 0.0, f.limit[0] = fmaxf(float(g.slack), -3.402823466e38f), f.link[0] = 0;
+    // Limits are float32: each step errs by less than the slack, so that no node is missed.
+    Growth g = {least, least > -double(KD_INFINITY) ? float(least) * -4.8e-7f : 0.0f, 0, 1, 0};
+    if (t.thread == 0) f.score[0] = 0.0, f.limit[0] = float(least) - g.slack, f.link[0] = 0;
     const bool wide = t.warp == 0;
     const int rank = wide ? t.lane : t.lane & 7, before = wide ? 0 : 4 * t.warp - 3, nodes = wide ? 1 : 4;
+    const int own = before + (wide ? 0 : t.lane >> 3);
+    const unsigned last_ranks = table.width <= (wide ? 32 : 8) ? 0u : wide ? 0x80000000u : 0x80808080u;
     int begin = 0, end = 1;
     __syncthreads();
 #pragma unroll 1
     for (; g.row < table.rows && begin < end; ++g.row) {
-        const float head = rank < table.kept ? table.shared[g.row * table.kept + rank] : -KD_INFINITY;
+        const float head = rank < table.kept ? logprob_of(table.shared[g.row * table.kept + rank]) : KD_NAN;
 #pragma unroll 1
         for (int round = begin; round < end; round += 4 * t.warps - 3) {
-            const int first = round + before, parent = min(first + (wide ? 0 : t.lane >> 3), end - 1);
-            const bool in = head >= f.limit[parent] && first + (wide ? 0 : t.lane >> 3) < end;
+            const int parent = min(round + own, end - 1);
+            const float limit = f.limit[parent];
             const double above = f.score[parent];
+            const bool in = head >= limit && round + own < end;
             const unsigned taken = __ballot_sync(KD_FULL_MASK, in);
-            unsigned full = taken & taken >> 4;
-            full &= full >> 2, full &= full >> 1;
-            const bool more = wide ? taken == KD_FULL_MASK && table.width > 32 : (full & 0x01010101u) != 0 && table.width > 8;
+            const int first = round + before, last = min(first + nodes, end);
             int children = __popc(taken);
-            if (more) {
+            if (taken & last_ranks) {
                 children = 0;
-                for (int p = first; p < min(first + nodes, end); ++p) children += take_all(table, f, g, p, -1, t.lane);
+                for (int p = first; p < last; ++p) children += take_all(table, f, g, p, -1, t.lane);
             }
             if (t.lane == 0) s.sums[t.warp] = children;
             __syncthreads();
@@ -92,17 +97,17 @@ __device__ inline int grow_levels(const Table& table, double least, const Found&
             int at = g.at + __reduce_add_sync(KD_FULL_MASK, t.lane < t.warp ? other : 0);
             g.at += __reduce_add_sync(KD_FULL_MASK, other);
             if (g.at > f.capacity) return -1;
-            if (!more) {
-                take(f, g, at, taken, in, parent, above, head, rank, t.lane);
+            if (taken & last_ranks) {
+                for (int p = first; p < last; ++p) at += take_all(table, f, g, p, at, t.lane);
             } else {
-                for (int p = first; p < min(first + nodes, end); ++p) at += take_all(table, f, g, p, at, t.lane);
+                take(f, g, at, taken, in, parent, limit, above, head, rank);
             }
             __syncthreads();
         }
         begin = end, end = g.at;
     }
-    const int own = __reduce_add_sync(KD_FULL_MASK, g.good);
-    if (t.lane == 0) s.sums[t.warp] = own;
+    const int warp_good = __reduce_add_sync(KD_FULL_MASK, g.good);
+    if (t.lane == 0) s.sums[t.warp] = warp_good;
     __syncthreads();
     good = __reduce_add_sync(KD_FULL_MASK, t.lane < t.warps ? s.sums[t.lane] : 0);
     return end;
