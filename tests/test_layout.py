@@ -157,7 +157,7 @@ def test_functions_are_short():
 
 @cache
 def texts() -> dict[str, str]:
-    """Return what every tracked file says, KDTR headers included; compressed files and pictures say nothing."""
+    """Return what every tracked file says, KDTR headers included; archives and pictures say nothing."""
     files = {p.relative_to(ROOT).as_posix(): p for p in tracked() if p.suffix not in (".npz", ".png")}
     return {name: path.read_bytes().decode("latin-1") for name, path in files.items()}
 
