@@ -22,7 +22,8 @@ from .rank_tables import (
 from .replay import Acceptance, Rounds
 
 __all__ = [
-    "Tau", "tau", "bootstrap", "histogram", "survival", "Oracle", "oracle", "surrogate_by_decile",
+    "Tau", "tau", "tau_pooled",
+    "bootstrap", "histogram", "survival", "Oracle", "oracle", "surrogate_by_decile",
     "expected_tokens",
     # by depth and rank (kdtree_cupy.rank_tables)
     "DepthRank", "depth_rank", "path_conditional_table", "Reliability", "reliability",
@@ -77,6 +78,11 @@ def tau(rounds: Rounds, keep: np.ndarray | None = None, *, seed: int = 0) -> Tau
         tokens=int(tokens.sum()),
         sequences=int(per_sequence.size),
     )
+
+
+def tau_pooled(rounds: Rounds) -> float:
+    """Return tokens / rounds; NaN without a round."""
+    return float(rounds.tokens.sum() / rounds.tokens.size) if rounds.tokens.size else float("nan")
 
 
 def bootstrap(values: np.ndarray, *, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float]:

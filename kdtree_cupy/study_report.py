@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import base64
-import csv
-import io
 import platform
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from . import style
+from .report_parts import draw_figures, render, write_csv
+from .shootout import Shootout
+from .shootout_report import write_page
 from .study import StudyResult
 from .study_table import COLUMNS, SPEEDUP_COLUMNS
 from .study_text import FIGURES, cards, facts, method, tables
 from .trace import LOOP_THRESHOLD
 from .version import __version__
-
-_TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
 @contextmanager
@@ -51,9 +48,13 @@ def output_folder(folder: Path) -> Iterator[None]:
 
 
 def write_report(
-    result: StudyResult, folder: Path, *, progress: Callable[[int], object] | None = None
+    result: StudyResult,
+    folder: Path,
+    *,
+    shootout: Shootout | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> Path:
-    """Write all files of a study; return the path of ``report.html``.
+    """Write all files of a study, with the shoot-out's page if there is one; return ``report.html``.
 
     Files are made in a hidden folder first and moved into place when all are complete, so an interruption
     or a full disk leaves what was there before.
@@ -63,19 +64,23 @@ def write_report(
     result : StudyResult
     folder : Path
         Created if missing.
+    shootout : Shootout, optional
+        Adds ``shootout.html`` and ``shootout.csv``.
     progress : callable, optional
         Called with 1 per figure.
     """
     with output_folder(folder), _staged(folder) as stage:
         pictures = stage / "figures"
         pictures.mkdir()
-        figures = list(_draw(result, pictures, progress))
-        _write_csv(stage / "results.csv", COLUMNS, result.rows)
+        figures = list(draw_figures(result, _shown(result), pictures, progress))
+        write_csv(stage / "results.csv", COLUMNS, result.rows)
         if result.speedups:
-            _write_csv(stage / "speedup.csv", SPEEDUP_COLUMNS, result.speedups)
-        context = _context(result, figures)
+            write_csv(stage / "speedup.csv", SPEEDUP_COLUMNS, result.speedups)
+        if shootout is not None:
+            write_page(shootout, stage, result.command, progress)
+        context = _context(result, figures) | {"shootout": shootout is not None}
         for name, escape in (("report.html", True), ("report.md", False)):
-            (stage / name).write_text(_render(f"{name}.j2", context, html=escape), encoding="utf-8")
+            (stage / name).write_text(render(f"{name}.j2", context, html=escape), encoding="utf-8")
     return folder / "report.html"
 
 
@@ -98,41 +103,8 @@ def _staged(folder: Path) -> Iterator[Path]:
         shutil.rmtree(stage, ignore_errors=True)
 
 
-def _draw(
-    result: StudyResult, folder: Path, progress: Callable[[int], object] | None
-) -> Iterator[dict[str, Any]]:
-    import matplotlib as mpl
-
-    mpl.use("Agg", force=False)
-    import matplotlib.pyplot as plt
-
-    for name, short, title, function, text in FIGURES:
-        if name == "speedup" and not result.costs:
-            continue
-        with style.figure_style():
-            figure = function(result)
-        if figure is None:
-            continue
-        paths = style.save(figure, folder, name)
-        plt.close(figure)
-        svg = base64.b64encode(paths[1].read_bytes()).decode("ascii")
-        yield {"name": name, "short": short, "title": title, "text": text(result), "svg": svg}
-        if progress is not None:
-            progress(1)
-
-
-def _write_csv(path: Path, columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: _plain(row[key]) for key in columns} for row in rows)
-    path.write_text(buffer.getvalue(), encoding="utf-8")
-
-
-def _plain(value: Any) -> Any:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else value
+def _shown(result: StudyResult) -> list[tuple[Any, ...]]:
+    return [figure for figure in FIGURES if figure[0] != "speedup" or result.costs]
 
 
 def _context(result: StudyResult, figures: list[dict[str, Any]]) -> dict[str, Any]:
@@ -149,23 +121,3 @@ def _context(result: StudyResult, figures: list[dict[str, Any]]) -> dict[str, An
         "python": platform.python_version(),
         "numpy": np.__version__,
     }
-
-
-def _render(template: str, context: dict[str, Any], *, html: bool) -> str:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=html,
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-    )
-    if not html:  # strings from a trace must not become markup in a Markdown viewer either
-        environment.finalize = lambda value: _markdown(value) if isinstance(value, str) else value
-    return environment.get_template(template).render(context)
-
-
-def _markdown(text: str) -> str:
-    for mark, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "&#124;"), ("`", "'")):
-        text = text.replace(mark, safe)
-    return " ".join(text.splitlines()) if "\n" in text.strip() else text

@@ -19,6 +19,13 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 POLICY_COLOURS = {"ddtree": BLUE, "static": ORANGE, "chain": GREY, "oracle": BLACK}
 POLICY_MARKERS = {"ddtree": "o", "static": "s", "chain": "x"}
+_MORE = (
+    "kary", "accum_logp", "edge", "depth_bonus", "padded", "spine", "fan_out", "medusa", "sequoia", "beam",
+    "opt_tree", "calibrated", "conditioned", "caddtree", "longrun",
+)  # fmt: skip
+for _i, _name in enumerate(_MORE):  # a colour may come again, a pair of colour and marker does not
+    POLICY_COLOURS[_name] = (GREEN, PURPLE, AMBER, SKY, BLACK)[_i % 5]
+    POLICY_MARKERS[_name] = "^DvPX<>ph*dH8+1"[_i]
 POLICY_LABELS = {"ddtree": "DDTree", "static": "static tree", "chain": "chain"}
 
 TAU_LABEL = "tau: tokens per round (bonus counted)"

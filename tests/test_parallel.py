@@ -58,7 +58,10 @@ def test_edge_skips_budgets_it_cannot_hold(tmp_path, capsys, monkeypatch):
     assert [row["budget"] for row in result.select(policy="ddtree", subset="all")] == [4, 127, 128]
     with pytest.raises(ValueError, match="at most 127 for policy edge"):
         run_study([tiny_trace()], budgets=[128], policies=["edge"])
-    assert main(["study", "-p", "edge", "-b", "4,256", "-o", str(tmp_path), "--cost", "none"]) == 0
+    assert (
+        main(["study", "--no-shootout", "-p", "edge", "-b", "4,256", "-o", str(tmp_path), "--cost", "none"])
+        == 0
+    )
     assert "edge takes budgets up to 127; skipped: 256" in capsys.readouterr().out
 
 

@@ -37,7 +37,7 @@ def write_trace(path, header=None, **changes):
 
 
 def run(*arguments, capsys=None):
-    code = main(["study", *map(str, arguments)])
+    code = main(["study", "--no-shootout", *map(str, arguments)])
     return code, (capsys.readouterr() if capsys else None)
 
 
@@ -94,7 +94,7 @@ def test_full_disk_leaves_the_old_report(tmp_path, capsys, monkeypatch, one_figu
     def full(*arguments, **options):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(study_report, "_write_csv", full)
+    monkeypatch.setattr(study_report, "write_csv", full)
     code, shown = run(tmp_path / "t.kdtr", "--out", out, "-b", "4", capsys=capsys)
     assert code == 2
     assert "No space left" in shown.err and str(out) in shown.err
@@ -110,7 +110,17 @@ def test_failure_leaves_no_empty_folder(tmp_path, capsys):
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
 def test_interrupt_in_the_middle(tmp_path):
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "kdtree_cupy", "study", "--out", str(out), "--jobs", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "kdtree_cupy",
+        "study",
+        "--no-shootout",
+        "--out",
+        str(out),
+        "--jobs",
+        "1",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not out.exists() and time.monotonic() < deadline:

@@ -103,6 +103,11 @@ def _show_costs(ctx: click.Context, parameter: click.Parameter, value: tuple[str
     metavar="local|ADDRESS",
     help="Run on a Dask cluster: 'local', or a scheduler such as tcp://host:8786 (trusted networks only).",
 )
+@click.option(
+    "--shootout/--no-shootout",
+    default=True,
+    help="Also compare all policies in pairs at budgets 16 and 64: shootout.html.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the bootstrap.")
 @click.option(
     "--out",
@@ -121,6 +126,7 @@ def command(
     stop_tokens: list[int] | None,
     jobs: int | None,
     dask: str | None,
+    shootout: bool,
     seed: int,
     out: Path,
     quiet: bool,
@@ -141,6 +147,8 @@ def command(
     """  # noqa: D301 (click reads the backspace)
     started = time.perf_counter()
     from ..cost import load_cost
+    from ..shootout import default_policies, run_shootout
+    from ..shootout_report import FIGURES as SHOOTOUT_FIGURES
     from ..study import BUDGETS, run_study
     from ..study_report import output_folder, write_report
     from ..study_text import FIGURES
@@ -163,8 +171,14 @@ def command(
                 progress=bar.update,
                 command=shlex.join(["kdtree", *sys.argv[1:]]),
             )
-        with _bar(len(FIGURES), "drawing", quiet) as bar:
-            page = write_report(result, out, progress=bar.update)
+        contest = None
+        if shootout:
+            with _bar(len(loaded) * (len(default_policies()) + 1), "shoot-out", quiet) as bar:
+                more = {"jobs": jobs or _cores(), "dask": dask, "seed": seed, "progress": bar.update}
+                contest = run_shootout(loaded, **more)
+        pictures = len(FIGURES) + (len(SHOOTOUT_FIGURES) if shootout else 0)
+        with _bar(pictures, "drawing", quiet) as bar:
+            page = write_report(result, out, shootout=contest, progress=bar.update)
     if not quiet:
         _print_skipped(result)
         _print_table(result)
