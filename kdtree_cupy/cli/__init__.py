@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "trace": ("kdtree_cupy.cli.trace", "Look into, check and convert traces and other KDTR files."),
     "report": ("kdtree_cupy.cli.report", "Registers, spills, shared memory of every kernel; no GPU."),
     "selftest": ("kdtree_cupy.cli.selftest", "Every kernel against its reference on this machine."),
+    "bench": ("kdtree_cupy.cli.bench", "Check and time every stage and the round on this machine."),
     "doctor": ("kdtree_cupy.cli.doctor", "Driver, devices, compilers, caches: what is wrong, and the cure."),
 }
 """Name of each sub-command: its module and its line in ``kdtree --help``."""
