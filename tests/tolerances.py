@@ -34,6 +34,19 @@ FLOAT64_SUM = 1e-12
 """Two float64 evaluations of one formula in different orders, values of order 1 and up to 1e4 terms."""
 
 
+REFERENCE_LOGITS = 1e-5
+"""Golden logits, stored as float32: a few roundings of values up to 3, whatever the order of float64 sums."""
+
+ENGINE_LOGITS = 1e-5
+"""Float32 decoders of two or three layers against float64: error relative to the largest logit."""
+
+LOSSLESS_LOGITS = 1e-5
+"""Tree against plain decoding in float32, tiny models: largest difference of a logit."""
+
+CHI_SQUARE = 1e-3
+"""Least p-value of a chi-square test with fixed seeds: passes once, passes always."""
+
+
 def assert_no_worse(got: np.ndarray, exact: np.ndarray, naive: np.ndarray) -> None:
     """Fail if ``got`` errs more than ATTENTION_FACTOR times a naive evaluation in the storage type.
 

@@ -1,0 +1,182 @@
+"""A decoder over numpy or CuPy arrays: one pass over the nodes of a batch of trees.
+
+A pass commits nothing: it returns the nodes' KV rows, and :func:`kdtree_cupy.kv_commit` moves those of the
+accepted path into the cache.  A prompt is a tree that is a chain, so prefill and decoding are the same pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .attention import Nodes, gqa, mla, unpack
+from .cache import PagedCache
+from .config import ModelConfig
+from .layers import gated_mlp, moe, rms_norm
+from .rope import RopeTable, frequencies
+
+Array = Any
+DTYPES = {"float32": np.float32, "float16": np.float16}
+
+
+class Pass(NamedTuple):
+    """Result of :meth:`Model.forward`.
+
+    Attributes
+    ----------
+    hidden : [b, n, C]
+        After the last norm.
+    rows : list of [b, n, row_size]
+        KV rows of the nodes, one array per layer.
+    features : float32 [b, n, layers * C] or None
+        Residual stream after the layers asked for, side by side.
+    """
+
+    hidden: Array
+    rows: list[Array]
+    features: Array | None
+
+
+class Model:
+    """A decoder with its weights.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        The shape.
+    weights : mapping of str to array
+        Tensors by their Hugging Face names, any floating type; see :mod:`kdtree_cupy.engine.load`.
+    xp : module
+        ``numpy`` or ``cupy``: where weights, cache and arithmetic are.
+    dtype : {"float32", "float16"}
+        Of weights, activations and KV rows.  float16 is for GPUs.
+    library : KernelLibrary, optional
+        For the stages.  Default: the numpy references for numpy arrays (the host backend checks kernels, it
+        is no faster), kernels for CuPy arrays.
+
+    Raises
+    ------
+    ValueError
+        A tensor is missing or has another shape; an unknown dtype.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Mapping[str, np.ndarray],
+        *,
+        xp: Any = np,
+        dtype: str = "float32",
+        library: Any = None,
+    ) -> None:
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype: got {dtype!r}, wanted one of {', '.join(DTYPES)}")
+        if library is None and xp is np:
+            from ..library import KernelLibrary
+
+            library = KernelLibrary(backend="numpy")
+        self.config, self.xp, self.library, self.dtype = config, xp, library, np.dtype(DTYPES[dtype])
+        self._weights = weights
+        shape = (config.vocab_size, config.hidden_size)
+        self.embedding = self._tensor("model.embed_tokens.weight", shape)
+        self.head = self.embedding if config.tie_word_embeddings else self._tensor("lm_head.weight", shape)
+        self._norm = self._tensor("model.norm.weight", shape[1:])
+        self._layers = [self._layer(index) for index in range(config.num_hidden_layers)]
+        del self._weights
+        size = config.qk_rope_head_dim if config.is_mla else config.head_dim
+        self._rope = RopeTable(*frequencies(config, size), xp)
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return self.config.vocab_size
+
+    def new_cache(self, batch: int, capacity: int, *, page_size: int = 16) -> PagedCache:
+        """Return an empty cache for ``batch`` requests of at most ``capacity`` rows."""
+        c = self.config
+        options = {"page_size": page_size, "dtype": self.dtype, "xp": self.xp}
+        return PagedCache(c.num_hidden_layers, c.row_size, batch, capacity, **options)
+
+    def forward(
+        self,
+        tokens: Array,
+        positions: Array,
+        mask: Array,
+        counts: Array,
+        cache: PagedCache,
+        lengths: np.ndarray,
+        *,
+        features: Sequence[int] = (),
+    ) -> Pass:
+        """Run all layers over the nodes of a batch of trees.
+
+        Parameters
+        ----------
+        tokens, positions : int32 [b, n]
+            As :func:`kdtree_cupy.tree_build` gives them.
+        mask : uint32 [b, n, ceil(n/32)]
+        counts : int32 [b]
+            Real nodes; results of other rows mean nothing.
+        cache : PagedCache
+            Prefixes; read only.
+        lengths : numpy int32 [b]
+            Rows of the prefixes, on the host (``cache.lengths`` says the same where the kernels read it).
+        features : sequence of int
+            Layers whose output a drafter wants.
+        """
+        xp, config = self.xp, self.config
+        host = counts if xp is np else counts.get()
+        self._rope.reserve(int(lengths.max(initial=0)) + tokens.shape[1] + 1)
+        visible = None if config.is_mla else unpack(mask, xp)
+        nodes = Nodes(positions, mask, counts, cache.lengths, host, lengths, cache, visible)
+        x = self.embedding[tokens]
+        rows: list[Array] = []
+        kept: dict[int, Array] = {}
+        for index, layer in enumerate(self._layers):
+            y = rms_norm(x, layer["input_layernorm.weight"], config.rms_norm_eps, xp)
+            if config.is_mla:
+                y, row = mla(y, layer, config, self._rope, nodes, index, xp, self.library)
+            else:
+                y, row = gqa(y, layer, config, self._rope, nodes, index, xp)
+            x = x + y
+            y = rms_norm(x, layer["post_attention_layernorm.weight"], config.rms_norm_eps, xp)
+            if "mlp.gate.weight" in layer:
+                x = x + moe(y.reshape(-1, y.shape[-1]), layer, config, xp).reshape(y.shape)
+            else:
+                x = x + gated_mlp(y, layer, "mlp", xp)
+            rows.append(row)
+            if index in features:
+                kept[index] = x
+        wanted = xp.concatenate([kept[i] for i in features], axis=-1) if len(features) else None
+        return Pass(rms_norm(x, self._norm, config.rms_norm_eps, xp), rows, wanted)
+
+    def logits(self, hidden: Array) -> Array:
+        """Return float32 [..., V] from rows of :attr:`Pass.hidden`."""
+        return (hidden @ self.head.T).astype(np.float32, copy=False)
+
+    def _tensor(self, name: str, shape: tuple[int, ...] | None = None) -> Array:
+        if name not in self._weights:
+            raise ValueError(f"weights: {name!r} is missing")
+        found = self._weights[name]
+        if shape is not None and found.shape != shape:
+            raise ValueError(f"weights: {name}: got shape {found.shape}, wanted {shape}")
+        return self.xp.asarray(np.ascontiguousarray(found).astype(self.dtype, copy=False))
+
+    def _layer(self, index: int) -> dict[str, Array]:
+        prefix, config = f"model.layers.{index}.", self.config
+        names = [name for name in self._weights if name.startswith(prefix)]
+        if not names:
+            raise ValueError(f"weights: no tensor of layer {index}, wanted {config.num_hidden_layers} layers")
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            self._tensor(f"{prefix}{name}.weight", (config.hidden_size,))
+        expanded = f"{prefix}self_attn.kv_b_proj.weight" if config.is_mla else None
+        layer = {name.removeprefix(prefix): self._tensor(name) for name in names if name != expanded}
+        if expanded:
+            heads, nope, rank = config.num_attention_heads, config.qk_nope_head_dim, config.kv_lora_rank
+            shape = (heads * (nope + config.v_head_dim), rank)
+            both = self._tensor(expanded, shape).reshape(heads, -1, rank)
+            layer["w_uk"] = self.xp.ascontiguousarray(both[:, :nope])
+            layer["w_uv"] = self.xp.ascontiguousarray(both[:, nope:].transpose(0, 2, 1))
+        return layer
