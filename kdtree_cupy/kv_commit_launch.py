@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 
 Array = Any
 FILE = "kv_commit.cu"
-_THREADS, _HELD = 256, 8  # KD_COMMIT_THREADS, KD_COMMIT_HELD of kv_commit.cu
+_THREADS, _HELD = 256, 6  # KD_COMMIT_THREADS, KD_COMMIT_HELD of kv_commit.cu
 _MOST_TABLES = 64
+_BLOCKS = 6
+"""Blocks per multiprocessor that a large commit is divided into."""
+_LEAST_COLUMNS = 64
+"""Fewest pieces that are worth a block."""
 
 _tables: dict[tuple[Any, ...], Array] = {}
 
@@ -66,12 +70,13 @@ def launch(
         )
         return
     unit = math.gcd(16, row_bytes, *(address for _, _, addresses in columns_of for address in addresses))
-    pieces = max(row_bytes // unit, 1)
-    columns = max(1, min(pieces, _THREADS * _HELD // max(width, 1)))
+    pieces = max(len(caches) * (row_bytes // unit), 1)
+    blocks = _BLOCKS * stage_scratch.multiprocessors(run.device)
+    columns = min(max(-(-batch * pieces // blocks), _LEAST_COLUMNS), pieces)
     stream = stage_scratch.current_stream(run, path)
     tickets = stage_scratch.take(run, stream, "commit_tickets", batch, "uint32", zeros=True)
     run.launch(
-        FILE, "kv_commit_v2", batch * len(caches) * -(-pieces // columns), _THREADS,
+        FILE, "kv_commit_v2", batch * -(-pieces // columns), _THREADS,
         (*places, *vectors, *results, tickets, *sizes, unit, columns),
     )  # fmt: skip
 

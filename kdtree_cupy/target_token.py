@@ -25,7 +25,7 @@ from .topk_logprob import CXX, MAX_VOCAB
 
 Array = Any
 FILE = "target_token.cu"
-_THREADS, _UNROLL, _SLICES, _BINS, _NUCLEUS = 256, 4, 32, 2048, 4  # KD_TARGET_* and such of the kernels
+_THREADS, _UNROLL, _SLICES, _BINS, _NUCLEUS = 256, 4, 16, 2048, 4  # KD_TARGET_* and such of the kernels
 _SEGMENTS = _THREADS // 32  # of a slice: one a warp
 
 
@@ -147,10 +147,11 @@ def launch(
     def start(kernel: str, *args: Any) -> None:
         run.launch(FILE, kernel, rows * slices, _THREADS, args, defines=defines)
 
-    tickets = scratch("tickets", 3, "uint32", zeros=True)
+    tickets = stage_scratch.take(run, stream, "target_tickets", rows + batch, "uint64", zeros=True)
     sizes = (nodes, vocab, valid, slices)
     if temperature == 0:
-        start("target_token_argmax", logits, *results, scratch("bests", slices, "uint64"), tickets, *sizes)
+        bests = scratch("bests", 1, "uint64", zeros=True)
+        start("target_token_argmax", logits, *results, bests, tickets, *sizes)
         return
     scale = np.float32(math.log2(math.e) / temperature)
     segments = [scratch(n, slices * _SEGMENTS, d) for n, d in _SEGMENT_ARRAYS]
@@ -163,8 +164,8 @@ def launch(
     totals = scratch("totals", _BINS, "uint64", zeros=True)
     rounds = 3 if dtype == "float32" else 2
     for number in range(rounds):
-        where = (vocab, valid, slices, number, rounds, scale, np.float64(top_p))
-        start("target_token_nucleus", logits, tickets, states, totals, *where)
+        where = (number, rounds, scale, np.float64(top_p))
+        start("target_token_nucleus", logits, tickets, states, totals, *sizes, *where)
     start("target_token_draw", *drawn, 2, scale)
 
 

@@ -1,8 +1,9 @@
 // kv_commit.cu: keep the KV of the accepted path: its rows move from tree slots to the end of the prefix, in all layers.
 //
 // Algorithm  v1: one block a request; 32 bytes of all its rows at a time go to shared memory and from there to their places.
-//            v2: one block a (request, layer, run of columns) holds all rows of its columns in registers before it
-//            writes any.  Columns do not depend on each other, so blocks need not wait for one another.
+//            v2: a block takes a run of columns of one request; columns are pieces of `unit` bytes, numbered through all
+//            layers.  It holds all rows of some columns in registers before it writes any.  Columns do not depend on
+//            each other, so blocks need not wait for one another.
 // Inputs     path (b, width) int32; path_length, lengths (b,) int32; page_table (b, max_pages) int32 or null; any values.
 //            Layer l of the cache starts at cache_table[l], or, if that is null, at caches + l * layer_bytes; it holds
 //            pages * page_size rows of row_bytes: row `slot` of page `page_table[b][position / page_size]`, or without a
@@ -10,8 +11,8 @@
 //            All addresses, row_bytes and strides are multiples of `unit` (1, 2, 4, 8 or 16)
 // Outputs    the cache; new_lengths, status (b,) int32.  tickets (b,) uint32: zero before and after
 // Launch     kv_commit_v1: grid b, block 32, dynamic shared 32 * KD_MAX_NODES
-// Launch     kv_commit_v2: grid b * layers * ceil(row_bytes / (unit * columns)), block KD_COMMIT_THREADS, dynamic shared 0;
-//            columns * width <= KD_COMMIT_THREADS * KD_COMMIT_HELD
+// Launch     kv_commit_v2: grid b * ceil(layers * row_bytes / (unit * columns)), block KD_COMMIT_THREADS, dynamic shared 0;
+//            width <= KD_MAX_NODES <= KD_COMMIT_THREADS * KD_COMMIT_HELD
 // Aliasing   new_lengths may be lengths; sources and targets of one request may overlap; requests must not share rows
 //            that are written
 // Numerics   bytes are moved.  A row without a place (full cache, missing page, node outside the tree, path_length
@@ -26,7 +27,7 @@
 #define KD_STATUS_CAPACITY 16
 #endif
 #define KD_COMMIT_THREADS 256
-#define KD_COMMIT_HELD 8  // pieces that a thread holds
+#define KD_COMMIT_HELD 6  // pieces that a thread holds
 
 typedef long long RowNumber;
 #define KD_NO_ROW RowNumber(-1)
@@ -98,26 +99,45 @@ kv_commit_v1(void* caches, const long long* __restrict__ cache_table, void* tree
     if (t == 0) new_lengths[b] = length + max(count, 0), status[b] = count < 0 ? KD_STATUS_CAPACITY : 0;
 }
 
-// Move `columns` pieces of type Piece of all rows, from column `first` on.
-template <class Piece>
-__device__ __forceinline__ void move_columns(const unsigned char* from, unsigned char* to, const Moves& moves, int count,
-    int first, int columns, int row_bytes)
-{
-    const bool same = from == to;
-    const int total = count * columns;
-    Piece held[KD_COMMIT_HELD];
-#pragma unroll
-    for (int i = 0; i < KD_COMMIT_HELD; ++i) {
-        const int item = int(threadIdx.x) + i * KD_COMMIT_THREADS, j = item / columns, column = first + item - j * columns;
-        if (item >= total || (same && moves.from[j] == moves.to[j])) continue;
-        held[i] = *reinterpret_cast<const Piece*>(from + moves.from[j] * row_bytes + column * int(sizeof(Piece)));
+// Where layers start, in the cache and in what rows come from.
+struct Places {
+    void* caches;
+    const long long* cache_table;
+    void* tree_kv;
+    const long long* tree_table;
+    long long layer_bytes, tree_layer_bytes;
+    bool same;  // rows come from the cache itself
+
+    __device__ unsigned char* to(int layer) const { return layer_start(caches, cache_table, layer_bytes, layer); }
+    __device__ const unsigned char* from(int layer) const
+    {
+        return same ? to(layer) : layer_start(tree_kv, tree_table, tree_layer_bytes, layer);
     }
-    __syncthreads();
+};
+
+// Move pieces first..end-1 of all rows; pieces are numbered through all layers.
+template <class Piece>
+__device__ __forceinline__ void move_pieces(const Places& places, const Moves& moves, int count, int first, int end,
+    int row_bytes)
+{
+    const int in_row = row_bytes / int(sizeof(Piece)), columns = KD_COMMIT_THREADS * KD_COMMIT_HELD / count;
+    for (int base = first; base < end; base += columns) {
+        const int own = min(columns, end - base), total = count * own;
+        Piece held[KD_COMMIT_HELD];
+        Piece* to[KD_COMMIT_HELD];
 #pragma unroll
-    for (int i = 0; i < KD_COMMIT_HELD; ++i) {
-        const int item = int(threadIdx.x) + i * KD_COMMIT_THREADS, j = item / columns, column = first + item - j * columns;
-        if (item >= total || (same && moves.from[j] == moves.to[j])) continue;
-        *reinterpret_cast<Piece*>(to + moves.to[j] * row_bytes + column * int(sizeof(Piece))) = held[i];
+        for (int i = 0; i < KD_COMMIT_HELD; ++i) {
+            const int item = int(threadIdx.x) + i * KD_COMMIT_THREADS, j = item / own, piece = base + item - j * own;
+            to[i] = nullptr;
+            if (item >= total || (places.same && moves.from[j] == moves.to[j])) continue;
+            const int layer = piece / in_row, at = (piece - layer * in_row) * int(sizeof(Piece));
+            to[i] = reinterpret_cast<Piece*>(places.to(layer) + moves.to[j] * row_bytes + at);
+            held[i] = *reinterpret_cast<const Piece*>(places.from(layer) + moves.from[j] * row_bytes + at);
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < KD_COMMIT_HELD; ++i)
+            if (to[i]) *to[i] = held[i];
     }
 }
 
@@ -129,18 +149,17 @@ kv_commit_v2(void* caches, const long long* __restrict__ cache_table, void* tree
     int unit, int columns)
 {
     __shared__ Moves moves;
-    const int parts = ceil_div(row_bytes / unit, columns), blocks = layers * parts, b = int(blockIdx.x) / blocks;
-    const int rest = int(blockIdx.x) - b * blocks, layer = rest / parts, first = (rest - layer * parts) * columns;
-    const int length = lengths[b], own = min(columns, row_bytes / unit - first);
+    const int pieces = layers * (row_bytes / unit), blocks = ceil_div(pieces, columns);
+    const int b = int(blockIdx.x) / blocks, first = (int(blockIdx.x) - b * blocks) * columns, end = min(first + columns, pieces);
+    const int length = lengths[b];
     const int count = plan(moves, {page_table, pages, page_size, max_pages, nodes}, path, path_length[b], width, length, b);
+    const Places places = {caches, cache_table, tree_kv, tree_table, layer_bytes, tree_layer_bytes, nodes < 0};
     if (count > 0) {
-        unsigned char* to = layer_start(caches, cache_table, layer_bytes, layer);
-        const unsigned char* from = nodes < 0 ? to : layer_start(tree_kv, tree_table, tree_layer_bytes, layer);
-        if (unit == 16) move_columns<uint4>(from, to, moves, count, first, own, row_bytes);
-        else if (unit == 8) move_columns<uint2>(from, to, moves, count, first, own, row_bytes);
-        else if (unit == 4) move_columns<unsigned>(from, to, moves, count, first, own, row_bytes);
-        else if (unit == 2) move_columns<unsigned short>(from, to, moves, count, first, own, row_bytes);
-        else move_columns<unsigned char>(from, to, moves, count, first, own, row_bytes);
+        if (unit == 16) move_pieces<uint4>(places, moves, count, first, end, row_bytes);
+        else if (unit == 8) move_pieces<uint2>(places, moves, count, first, end, row_bytes);
+        else if (unit == 4) move_pieces<unsigned>(places, moves, count, first, end, row_bytes);
+        else if (unit == 2) move_pieces<unsigned short>(places, moves, count, first, end, row_bytes);
+        else move_pieces<unsigned char>(places, moves, count, first, end, row_bytes);
     }
     // All blocks of a request read its length before the last one writes it: new_lengths may be lengths.
     __syncthreads();

@@ -50,6 +50,25 @@ struct Counts {
     }
 };
 
+// Bins of equal width between two values: one round usually tells more than a digit of a key.  All of it rises with x,
+// rounding included.  If the width overflows everything is in bin 0.
+struct ValueBins {
+    float low, scale, slack;
+
+    __device__ ValueBins(float low, float high) : low(low), slack(1e-6f * (fabsf(low) + fabsf(high)))
+    {
+        const float width = high - low;
+        scale = width < KD_LARGEST ? __fdiv_rn(float(KD_BINS - 1), fmaxf(width, 1e-30f)) : 0.0f;
+    }
+    __device__ int of(float x) const { return int(fminf(fmaxf((x - low) * scale, 0.0f), float(KD_BINS - 1))); }
+
+    // No x of this bin or a higher one lies below.
+    __device__ float edge(int bin) const
+    {
+        return bin == 0 || scale == 0.0f ? low : fmaxf(low, low + __fdiv_rn(float(bin), scale) - slack);
+    }
+};
+
 // For select_threshold: the elements of buffer[0..n).
 struct ListElements {
     const Composite* buffer;

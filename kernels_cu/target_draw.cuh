@@ -102,14 +102,19 @@ __device__ inline void add_kept_segment(const RowCut& cut, int part, const Segme
 __device__ inline void choose_segment(const Segments& segments, float u, const Kept& kept, const Mass& mass,
     DrawMemory& memory)
 {
+    constexpr int most = KD_TARGET_SLICES * KD_TARGET_WARPS / 32;
     const int lane = lane_id(), each = ceil_div(segments.count, 32), first = lane * each;
-    const int end = min(first + each, segments.count);
-    float peak = -KD_LARGEST;
-    int tied = 0;
-    for (int i = first; i < end; ++i) {
-        peak = larger(peak, __ldcg(&segments.peaks[segments.at + i]));
-        if (kept.ties) tied += __ldcg(&segments.ties[segments.at + i]);
+    float peaks[most], sums[most], peak = -KD_LARGEST;
+    int ties[most], tied = 0;
+#pragma unroll
+    for (int i = 0; i < most; ++i) {
+        const bool real = i < each && first + i < segments.count;
+        peaks[i] = real ? __ldcg(&segments.peaks[segments.at + first + i]) : -KD_LARGEST;
+        sums[i] = real ? __ldcg(&segments.sums[segments.at + first + i]) : 0.0f;
+        ties[i] = real && kept.ties ? __ldcg(&segments.ties[segments.at + first + i]) : 0;
     }
+#pragma unroll
+    for (int i = 0; i < most; ++i) peak = larger(peak, peaks[i]), tied += ties[i];
     peak = warp_max(peak);
     int ties_upto = tied;
 #pragma unroll
@@ -118,19 +123,15 @@ __device__ inline void choose_segment(const Segments& segments, float u, const K
         if (lane >= offset) ties_upto += left;
     }
     const float tie_mass = kept.ties ? mass.of(kept.edge, peak) : 0.0f;
-    const auto mass_of = [&](int i, int& ties_before) {
-        const float sum = __ldcg(&segments.sums[segments.at + i]);
-        double own = sum == 0.0f ? 0.0 : double(sum) * double(mass.of(__ldcg(&segments.peaks[segments.at + i]), peak));
-        if (kept.ties) {
-            const int here = __ldcg(&segments.ties[segments.at + i]);
-            own += double(tie_mass) * double(max(min(kept.ties - ties_before, here), 0));
-            ties_before += here;
-        }
-        return own;
-    };
+    double masses[most], own = 0.0;
     int ties_before = ties_upto - tied;
-    double own = 0.0;
-    for (int i = first; i < end; ++i) own += mass_of(i, ties_before);
+#pragma unroll
+    for (int i = 0; i < most; ++i) {
+        masses[i] = sums[i] == 0.0f ? 0.0 : double(sums[i] * mass.of(peaks[i], peak));
+        if (kept.ties) masses[i] += double(tie_mass) * double(max(min(kept.ties - ties_before, ties[i]), 0));
+        ties_before += ties[i];
+        own += masses[i];
+    }
     double upto = own;
 #pragma unroll
     for (int offset = 1; offset < 32; offset <<= 1) {
@@ -148,13 +149,15 @@ __device__ inline void choose_segment(const Segments& segments, float u, const K
     if (lane != chosen) return;
     double before = upto - own;
     ties_before = ties_upto - tied;
+    bool passed = false;
     memory.segment = first;
-    for (int i = first; i < end; ++i) {
-        const int ties_here = ties_before;
-        const double here = mass_of(i, ties_before);
-        if (here > 0.0) memory.segment = i, memory.remaining = target - before, memory.ties_before = ties_here;
-        before += here;
-        if (here > 0.0 && before > target) break;
+#pragma unroll
+    for (int i = 0; i < most; ++i) {  // the first segment that ends beyond the target, or the last with any mass
+        if (masses[i] > 0.0 && !passed) {
+            memory.segment = first + i, memory.remaining = target - before, memory.ties_before = ties_before;
+            passed = before + masses[i] > target;
+        }
+        before += masses[i], ties_before += ties[i];
     }
     if (!beyond) memory.remaining = KD_INFINITY;  // u of 1 or more, or NaN: the last id with any mass
 }

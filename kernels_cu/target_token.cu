@@ -7,8 +7,8 @@
 //            `target_token_nucleus` finds the least logit kept by digits of its order-preserving bits, from masses
 //            counted as integers, and `stage` 2 draws from what is kept.
 // Inputs     logits (b, N, vocab) KD_LOGIT, any values; ids from `valid` on take no part; uniforms (b, N) float32 or null
-// Outputs    tokens (b, N) int32, status (b,) int32.  Scratch: bests, peaks, sums, ties: one a slice or a segment;
-//            states: KD_NUCLEUS_WORDS uint64 a row; tickets, totals: zero before and after
+// Outputs    tokens (b, N) int32, status (b,) int32.  Scratch: peaks, sums, ties: one a segment; states:
+//            KD_NUCLEUS_WORDS uint64 a row; bests, totals, tickets (b + b N uint64): zero before and after
 // Launch     target_token_v1: grid b, block 256, dynamic shared 0
 // Launch     target_token_argmax: grid b * N * slices, block KD_TARGET_THREADS, dynamic shared 0
 // Launch     target_token_draw: grid b * N * slices, block KD_TARGET_THREADS, dynamic shared 0
@@ -19,6 +19,8 @@
 // Bytes      reads sizeof(KD_LOGIT) * valid a row; a draw 1 + 1/segments times that, with top-p 4 (float32: 5) times
 #include "target_draw.cuh"
 #include "target_nucleus.cuh"
+
+#define KD_ARGMAX_UNROLL 8  // chunks that a thread loads at once: argmax has registers to spare
 
 extern "C" __global__ void __launch_bounds__(256)
 target_token_v1(const KD_LOGIT* __restrict__ logits, const float* __restrict__ uniforms, int* __restrict__ tokens,
@@ -77,22 +79,22 @@ target_token_v1(const KD_LOGIT* __restrict__ logits, const float* __restrict__ u
 
 extern "C" __global__ void __launch_bounds__(KD_TARGET_THREADS, 4)
 target_token_argmax(const KD_LOGIT* __restrict__ logits, int* __restrict__ tokens, int* __restrict__ status,
-    Composite* bests, unsigned* tickets, int nodes, int vocab, int valid, int slices)
+    Composite* bests, unsigned long long* tickets, int nodes, int vocab, int valid, int slices)
 {
     __shared__ Composite scratch[KD_TARGET_WARPS];
     const int number = int(blockIdx.x) / slices, part = int(blockIdx.x) - number * slices;
     const LogitRow row(logits, number, vocab, valid);
     const int each = ceil_div(row.chunks, slices), first = min(part * each, row.chunks), end = min(first + each, row.chunks);
-    const Tickets counters(tickets, int(gridDim.x) / slices, int(gridDim.x) / slices / nodes);
+    const Tickets counters(tickets, int(gridDim.x) / (slices * nodes));
     float best = -KD_INFINITY;
     int id = 0;
     bool bad = false;
-    for (int base = first + int(threadIdx.x); base < end; base += KD_TARGET_THREADS * KD_UNROLL) {
-        uint4 tile[KD_UNROLL];
+    for (int base = first + int(threadIdx.x); base < end; base += KD_TARGET_THREADS * KD_ARGMAX_UNROLL) {
+        uint4 tile[KD_ARGMAX_UNROLL];
 #pragma unroll
-        for (int u = 0; u < KD_UNROLL; ++u) tile[u] = row.load(base + u * KD_TARGET_THREADS, end);
+        for (int u = 0; u < KD_ARGMAX_UNROLL; ++u) tile[u] = row.load(base + u * KD_TARGET_THREADS, end);
 #pragma unroll
-        for (int u = 0; u < KD_UNROLL; ++u) {
+        for (int u = 0; u < KD_ARGMAX_UNROLL; ++u) {
             const float top = chunk_top(tile[u]);
             bad |= top != top;
             if (!(top > best)) continue;
@@ -105,31 +107,33 @@ target_token_argmax(const KD_LOGIT* __restrict__ logits, int* __restrict__ token
     const Composite bad_row = ~Composite(0);
     Composite own = bad || best == KD_INFINITY ? bad_row : best == -KD_INFINITY ? 0 : composite(best, id);
     own = block_max(own, scratch);
+    if (threadIdx.x != 0) return;
     if (slices > 1) {
-        if (threadIdx.x == 0) bests[blockIdx.x] = own;
-        if (!last_block(&counters.row[number], slices) || threadIdx.x >= 32) return;
-        const int lane = int(threadIdx.x);
-        own = warp_max(lane < slices ? __ldcg(&bests[(long long)number * slices + lane]) : Composite(0));
+        if (own) atomicMax(&bests[number], own);
+        __threadfence();
+        if (!counters.last_of_row(number, slices)) return;
+        own = atomicExch(&bests[number], 0ull);
     }
-    if (threadIdx.x == 0)
-        finish_row(number, own == 0 || own == bad_row ? -1 : composite_id(own), nodes, tokens, status, counters);
+    const bool good = own != 0 && own != bad_row;
+    tokens[number] = good ? composite_id(own) : -1;
+    counters.finish_row(number, !good, nodes, status);
 }
 
 extern "C" __global__ void __launch_bounds__(KD_TARGET_THREADS, 4)
 target_token_draw(const KD_LOGIT* __restrict__ logits, const float* __restrict__ uniforms, int* __restrict__ tokens,
-    int* __restrict__ status, float* peaks, float* sums, int* ties, unsigned* tickets, unsigned long long* states, int nodes,
+    int* __restrict__ status, float* peaks, float* sums, int* ties, unsigned long long* tickets, unsigned long long* states, int nodes,
     int vocab, int valid, int slices, int stage, float scale)
 {
     __shared__ DrawMemory memory;
     const int number = int(blockIdx.x) / slices, part = int(blockIdx.x) - number * slices;
-    const Tickets counters(tickets, int(gridDim.x) / slices, int(gridDim.x) / slices / nodes);
+    const Tickets counters(tickets, int(gridDim.x) / (slices * nodes));
     const RowCut cut = {LogitRow(logits, number, vocab, valid), slices};
     const Segments segments = {peaks, sums, ties, (long long)number * slices * KD_TARGET_WARPS, slices * KD_TARGET_WARPS};
     Nucleus* state = reinterpret_cast<Nucleus*>(states + (long long)number * KD_NUCLEUS_WORDS);
     const Kept kept = stage == 2 ? Kept{state->edge, state->ties} : Kept{-KD_INFINITY, 0};
     if (stage != 2) add_segment(cut, part, segments, Mass(scale));
     else if (!state->bad) add_kept_segment(cut, part, segments, Mass(scale), state->peak, kept);
-    if (!last_block(&counters.row[number], slices)) return;
+    if (!last_block(counters, number, slices)) return;
     int token = -1;
     const bool known_bad = stage == 2 && state->bad;
     if (!known_bad) {
@@ -139,12 +143,15 @@ target_token_draw(const KD_LOGIT* __restrict__ logits, const float* __restrict__
     }
     if (threadIdx.x != 0) return;
     if (stage == 1) *state = {memory.peak, float(memory.total), -KD_INFINITY, 0, memory.bad, 0u, 0ull};
-    else finish_row(number, token, nodes, tokens, status, counters);
+    else {
+        tokens[number] = token;
+        counters.finish_row(number, token < 0, nodes, status);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(KD_TARGET_THREADS, 3)
-target_token_nucleus(const KD_LOGIT* __restrict__ logits, unsigned* tickets, unsigned long long* states,
-    unsigned long long* totals, int vocab, int valid, int slices, int round, int rounds, float scale, double top_p)
+target_token_nucleus(const KD_LOGIT* __restrict__ logits, unsigned long long* tickets, unsigned long long* states,
+    unsigned long long* totals, int nodes, int vocab, int valid, int slices, int round, int rounds, float scale, double top_p)
 {
     __shared__ MassBins bins;
     const int number = int(blockIdx.x) / slices, part = int(blockIdx.x) - number * slices;
@@ -152,7 +159,8 @@ target_token_nucleus(const KD_LOGIT* __restrict__ logits, unsigned* tickets, uns
     unsigned long long* own_totals = totals + (long long)number * KD_MASS_BINS;
     if (state.bad) return;
     const RowCut cut = {LogitRow(logits, number, vocab, valid), slices};
+    const Tickets counters(tickets, int(gridDim.x) / (slices * nodes));
     const MassDigit digit = {32 - 11 * round, max(21 - 11 * round, 0), round + 1 == rounds};
     count_masses(cut, part, bins, own_totals, state, digit, Mass(scale), top_p);
-    if (last_block(&tickets[number], slices)) next_digit(bins, own_totals, state, digit, Mass(scale), top_p);
+    if (last_block(counters, number, slices)) next_digit(bins, own_totals, state, digit, Mass(scale), top_p);
 }
