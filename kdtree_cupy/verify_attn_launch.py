@@ -25,6 +25,8 @@ FIXED_CHUNK = 512
 """KV rows of a chunk with ``splits="fixed"``."""
 LEAST_ROWS = 192
 """Fewest KV rows that are worth a block of their own."""
+COMBINE_SHARED = 0
+"""Dynamic shared memory of the combining kernel, in bytes; it uses none."""
 HOST_BLOCKS = 5
 """Blocks on the host: few, but enough that tiles are cut."""
 CXX = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
@@ -148,7 +150,7 @@ class _Scratch:
         """Return at least ``size`` numbers; older, smaller arrays stay alive for graphs that hold them."""
         if run.device is None:
             return run.empty((size,), dtype)
-        kept = self._kept.setdefault((run.kind, run.device, stream, name), [])
+        kept = self._kept.setdefault((run.kind, run.device, stream, name, dtype), [])
         if not kept or kept[-1].shape[0] < size:
             kept.append(run.empty((size,), dtype))
         return kept[-1]
@@ -204,7 +206,7 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     plan = cut(splits, batch, tiles, pages * rows_of + nodes, each * on.multiprocessors)
     stream = current_stream(run, q)
     take = lambda name, size, dtype: _SCRATCH.take(run, stream, name, size, dtype)  # noqa: E731
-    partial = take("partial", plan.slots * variant.rows * LATENT, "float32")
+    partial = take("partial", plan.slots * variant.rows * LATENT, dtype)
     partial_lse = take("partial_lse", plan.slots * variant.rows, "float32")
     table = take("table", batch * tiles * 4, "int32")
     least = int(run.library.defines.get("KD_LEAST_UNITS", LEAST_ROWS // variant.unit))
@@ -219,7 +221,7 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     if plan.most_chunks == 1 and arguments.counts is None:
         return
     run.launch(
-        FILE, "verify_attn_combine", (math.ceil(nodes * heads / 4), batch), 128,
+        FILE, "verify_attn_combine", (math.ceil(nodes * heads / 2), batch), 128,
         (partial, partial_lse, table, arguments.counts, out, lse, nodes, heads, variant.rows),
-        defines=defines,
+        shared_bytes=COMBINE_SHARED, defines=defines,
     )  # fmt: skip

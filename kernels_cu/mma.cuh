@@ -15,6 +15,17 @@
 
 #include "common.cuh"
 
+// The low (0) or high (1) 16-bit number of a pair, as float.
+template <class T> __device__ __forceinline__ float unpack_half(unsigned pair, int high);
+template <> __device__ __forceinline__ float unpack_half<__nv_bfloat16>(unsigned pair, int high)
+{
+    return __int_as_float((int)(high ? pair & 0xffff0000u : pair << 16));
+}
+template <> __device__ __forceinline__ float unpack_half<__half>(unsigned pair, int high)
+{
+    return __half2float(__ushort_as_half((unsigned short)(pair >> 16 * high)));
+}
+
 // An address in shared memory: 32 bits for PTX, a plain pointer on the CPU.
 #ifdef __CUDACC_RTC__
 typedef unsigned shared_address;
@@ -56,15 +67,6 @@ struct MmaSlot {
     unsigned b[2];
 };
 
-template <class T>
-inline float half_of(unsigned pair, int high)
-{
-    const unsigned short bits = (unsigned short)(pair >> 16 * high);
-    T value;
-    memcpy(&value, &bits, 2);
-    return to_float(value);
-}
-
 // Sums in float, k ascending: tensor cores promise no more than that products are exact.
 template <class T>
 void combine_mma(Warp& warp, unsigned)
@@ -74,9 +76,9 @@ void combine_mma(Warp& warp, unsigned)
         const MmaSlot& from = *static_cast<MmaSlot*>(warp.slots[lane]);
         for (int j = 0; j < 4; ++j)
             for (int i = 0; i < 2; ++i)
-                a[lane / 4 + 8 * (j % 2)][8 * (j / 2) + 2 * (lane % 4) + i] = half_of<T>(from.a[j], i);
+                a[lane / 4 + 8 * (j % 2)][8 * (j / 2) + 2 * (lane % 4) + i] = unpack_half<T>(from.a[j], i);
         for (int j = 0; j < 2; ++j)
-            for (int i = 0; i < 2; ++i) b[8 * j + 2 * (lane % 4) + i][lane / 4] = half_of<T>(from.b[j], i);
+            for (int i = 0; i < 2; ++i) b[8 * j + 2 * (lane % 4) + i][lane / 4] = unpack_half<T>(from.b[j], i);
     }
     for (int lane = 0; lane < warp_size; ++lane) {
         float* d = static_cast<MmaSlot*>(warp.slots[lane])->d;

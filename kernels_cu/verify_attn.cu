@@ -10,9 +10,10 @@
 //            lengths, counts (b) int32; counts null: all N nodes are real; page_table (b, most_pages) int32 or null
 // Outputs    out      (b, N, H, 512)  KD_OUT        lse   (b, N, H) float32, natural logarithm
 //            rows from counts[b] on, and rows that see nothing: 0 and -inf (the combining kernel writes the former)
-//            partial (slots, tile_rows, 512), partial_lse (slots, tile_rows) float32, table (b, tiles, 4) int32: scratch
+//            partial (slots, tile_rows, 512) KD_PARTIAL, partial_lse (slots, tile_rows) float32, table (b, tiles, 4)
+//            int32: scratch
 // Launch     v1: grid (N * H, b), block 128.  rowsR: any grid (one block per SM and per 128 threads there is best),
-//            block 256 (R = 64) or 128, dynamic shared Layout::bytes.  combine: grid (N * H / 4, b), block 128
+//            block 256 (R = 64) or 128, dynamic shared Layout::bytes.  combine: grid (N * H / 2, b), block 128
 // Numerics   scores and sums float32, weights rounded to KD_QUERY, true -inf for what is masked.  Fixed order of
 //            sums: bit-identical repeats; with chunk_units > 0 a row does not depend on N or on other requests
 // Bytes      the KV rows once per tile of rows (from L2 mostly), q once, out once
@@ -56,15 +57,17 @@ verify_attn_v1(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ cach
         for (int j = 0; j < step; ++j) now = fmaxf(now, weight[j]);
         if (now == -KD_INFINITY) continue;                    // nothing seen yet
         const float keep = expf(most - now);
-        most = now, sum *= keep;
-        for (int e = 0; e < each; ++e) o[e] *= keep;
+        most = now;
+        float step_sum = 0.0f, step_o[each] = {};             // sums of sums: thousands of terms, each step exact enough
         for (int j = 0; j < step; ++j) {
             if (weight[j] == -KD_INFINITY) continue;          // never read what is not seen: it may hold anything
             const float p = expf(weight[j] - now);
             const KD_CACHE* value = kv.row(begin + j);
-            sum += p;
-            for (int e = 0; e < each; ++e) o[e] = fmaf(p, to_float(value[t + threads * e]), o[e]);
+            step_sum += p;
+            for (int e = 0; e < each; ++e) step_o[e] = fmaf(p, to_float(value[t + threads * e]), step_o[e]);
         }
+        sum = sum * keep + step_sum;
+        for (int e = 0; e < each; ++e) o[e] = o[e] * keep + step_o[e];
     }
     for (int e = 0; e < each; ++e) out[at * KD_LATENT + t + threads * e] = from_float<KD_OUT>(sum > 0.0f ? o[e] / sum : 0.0f);
     if (t == 0) lse[at] = sum > 0.0f ? most + logf(sum) : -KD_INFINITY;
@@ -78,7 +81,7 @@ verify_attn_v1(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ cach
     name(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ cache, const KD_CACHE* __restrict__ tree_kv,      \
          const unsigned* __restrict__ mask, const int* __restrict__ lengths, const int* __restrict__ counts,            \
          const int* __restrict__ page_table, KD_OUT* __restrict__ out, float* __restrict__ lse,                         \
-         float* __restrict__ partial, float* __restrict__ partial_lse, int* __restrict__ table, int size, int nodes,    \
+         KD_PARTIAL* __restrict__ partial, float* __restrict__ partial_lse, int* __restrict__ table, int size, int nodes,    \
          int heads, int words, long long page_stride, int page_size, int most_pages, int chunk_units, int most_chunks,  \
          int least_units, float scale_log2)                                                                             \
     {                                                                                                                   \
@@ -99,17 +102,18 @@ KD_TILE_KERNEL(verify_attn_rows16, 1, 1)
 
 // ---- partial results ----
 
-extern "C" __global__ void __launch_bounds__(128)
-verify_attn_combine(const float* __restrict__ partial, const float* __restrict__ partial_lse, const int* __restrict__ table,
+extern "C" __global__ void __launch_bounds__(128, 6)
+verify_attn_combine(const KD_PARTIAL* __restrict__ partial, const float* __restrict__ partial_lse, const int* __restrict__ table,
                     const int* __restrict__ counts, KD_OUT* __restrict__ out, float* __restrict__ lse, int nodes, int heads,
                     int tile_rows)
 {
-    constexpr int fours = KD_LATENT / 128;                    // groups of four columns of a lane
-    const int lane = lane_id(), row = (int)blockIdx.x * 4 + warp_id(), b = blockIdx.y, rows = nodes * heads;
+    constexpr int threads = KD_LATENT / 8;                    // of one row; each has eight columns
+    static_assert(threads % 32 == 0, "a warp has one row");
+    const int lane = lane_id(), b = blockIdx.y, rows = nodes * heads;
+    const int row = (int)(blockIdx.x * (128 / threads) + threadIdx.x / threads), column = 8 * ((int)threadIdx.x % threads);
     if (row >= rows) return;
     const long long at = (long long)b * rows + row;
-    float4 o[fours] = {};
-    float sum = 0.0f, most = -KD_INFINITY;
+    float o[8] = {}, sum = 0.0f, most = -KD_INFINITY;
     if (!counts || row < min(max(counts[b], 0), nodes) * heads) {
         const int4 note = reinterpret_cast<const int4*>(table)[(long long)b * ceil_div(rows, tile_rows) + row / tile_rows];
         const int first = note.x, pieces = note.y, distance = note.z;
@@ -119,26 +123,21 @@ verify_attn_combine(const float* __restrict__ partial, const float* __restrict__
         most = warp_max(most);
         for (int begin = 0; begin < pieces && most > -KD_INFINITY; begin += 32) {
             const float mine = begin + lane < pieces ? fast_exp2(partial_lse[place(begin + lane)] - most) : 0.0f;
+            const int end = min(32, pieces - begin);
 #pragma unroll 4
-            for (int i = 0; i < min(32, pieces - begin); ++i) {
-                const float weight = __shfl_sync(KD_FULL_MASK, mine, i);   // 0 if the piece saw nothing; its o is 0 then
-                const float4* from = reinterpret_cast<const float4*>(partial + place(begin + i) * KD_LATENT) + lane;
+            for (int i = 0; i < end; ++i) {                   // weight 0: the piece saw nothing, and its numbers are 0
+                const float weight = __shfl_sync(KD_FULL_MASK, mine, i);
+                float x[8];
+                load_eight(partial + place(begin + i) * KD_LATENT + column, x);
                 sum += weight;
 #pragma unroll
-                for (int j = 0; j < fours; ++j) {
-                    const float4 v = from[32 * j];
-                    o[j].x = fmaf(weight, v.x, o[j].x), o[j].y = fmaf(weight, v.y, o[j].y);
-                    o[j].z = fmaf(weight, v.z, o[j].z), o[j].w = fmaf(weight, v.w, o[j].w);
-                }
+                for (int j = 0; j < 8; ++j) o[j] = fmaf(weight, x[j], o[j]);
             }
         }
     }
     const float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
-    KD_OUT* to = out + at * KD_LATENT + 4 * lane;
 #pragma unroll
-    for (int j = 0; j < fours; ++j) {
-        store_pair(to + 128 * j, o[j].x * factor, o[j].y * factor);
-        store_pair(to + 128 * j + 2, o[j].z * factor, o[j].w * factor);
-    }
-    if (lane == 0) lse[at] = sum > 0.0f ? (most + fast_log2(sum)) * 0.6931471805599453f : -KD_INFINITY;
+    for (int j = 0; j < 8; ++j) o[j] *= factor;
+    store_eight(out + at * KD_LATENT + column, o);
+    if (column == 0) lse[at] = sum > 0.0f ? (most + fast_log2(sum)) * 0.6931471805599453f : -KD_INFINITY;
 }

@@ -142,19 +142,14 @@ struct Groups {
     {
         const Item<T>& it = item();
         const int heads = call.batch.heads, slot = it.segment.slot, tile_row = it.segment.tile * L::rows;
-        const int column = first + 2 * (lane & 3);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int row = 16 * warp + 8 * half + (lane >> 2);
-            const float f = factor[half];
-            if (slot >= 0) {
-                float* to = call.partial + ((long long)slot * L::rows + row) * KD_LATENT + column;
-#pragma unroll
-                for (int c = 0; c < 32; ++c) store_pair(to + 8 * c, o[c][2 * half] * f, o[c][2 * half + 1] * f);
-            } else if (tile_row + row < it.real * heads) {
-                Out* to = call.out + ((long long)it.segment.request * call.batch.nodes * heads + tile_row + row) * KD_LATENT + column;
-#pragma unroll
-                for (int c = 0; c < 32; ++c) store_pair(to + 8 * c, o[c][2 * half] * f, o[c][2 * half + 1] * f);
+            const auto value = [&](int c, int j) { return o[c][2 * half + j] * factor[half]; };
+            if (slot >= 0) store_row<32>(call.partial + ((long long)slot * L::rows + row) * KD_LATENT + first, true, value);
+            else {
+                const long long at = (long long)it.segment.request * call.batch.nodes * heads + tile_row + row;
+                store_row<32>(call.out + at * KD_LATENT + first, tile_row + row < it.real * heads, value);
             }
         }
     }

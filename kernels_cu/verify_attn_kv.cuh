@@ -20,6 +20,9 @@
 #ifndef KD_OUT
 #define KD_OUT KD_QUERY   // number type of the result
 #endif
+#ifndef KD_PARTIAL
+#define KD_PARTIAL KD_OUT // number type of partial results: rounding them costs less than rounding the result
+#endif
 
 constexpr int kd_width = KD_LATENT + KD_ROPE;
 
@@ -55,7 +58,9 @@ struct Call {
     const unsigned* mask;
     const int* pages;
     Out* out;
-    float *lse, *partial, *partial_lse;
+    float* lse;
+    KD_PARTIAL* partial;
+    float* partial_lse;
     int4* table;
     Batch batch;
     int words, page_size, most_pages;
@@ -105,16 +110,77 @@ __device__ __forceinline__ unsigned visible_rows(const unsigned* mask, int words
     return left >= 32 ? bits : left <= 0 ? 0u : bits & ((1u << left) - 1u);
 }
 
-// Two neighbouring numbers of the result.
-__device__ __forceinline__ void store_pair(float* to, float low, float high)
+// ---- results: numbers in tensor-core fragments to rows in memory and back ----
+
+// Lane q of four holds columns 2q, 2q+1 of four tiles of 8 columns, as pairs; afterwards it holds all of tile q.
+__device__ __forceinline__ void transpose_four(unsigned (&w)[4])
 {
-    *reinterpret_cast<float2*>(to) = make_float2(low, high);
+    const int q = lane_id() & 3;
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {      // exchange the bit `step` of the lane and of the tile
+        const bool high = q & step;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            if (i & step) continue;
+            const unsigned sent = high ? w[i] : w[i | step];
+            const unsigned got = __shfl_xor_sync(KD_FULL_MASK, sent, step);
+            w[i] = high ? got : w[i], w[i | step] = high ? w[i | step] : got;
+        }
+    }
+}
+
+// Store the pairs value(c, 0), value(c, 1) of `tiles` tiles of 8 columns as one row; `to` is its first column.  Whole
+// warp, eight rows at a time; rows that are not wanted are not written.
+template <int tiles, class T, class Value>
+__device__ __forceinline__ void store_row(T* to, bool wanted, Value value)
+{
+    const int q = lane_id() & 3;
+#pragma unroll
+    for (int c = 0; c < tiles; c += 4) {
+        unsigned w[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) w[i] = pack_pair<T>(value(c + i, 0), value(c + i, 1));
+        transpose_four(w);
+        if (wanted) *reinterpret_cast<uint4*>(to + 8 * (c + q)) = make_uint4(w[0], w[1], w[2], w[3]);
+    }
+}
+
+template <int tiles, class Value>
+__device__ __forceinline__ void store_row(float* to, bool wanted, Value value)
+{
+    const int q = lane_id() & 3;
+#pragma unroll
+    for (int c = 0; c < tiles; ++c)
+        if (wanted) *reinterpret_cast<float2*>(to + 8 * c + 2 * q) = make_float2(value(c, 0), value(c, 1));
+}
+
+// Eight neighbouring numbers.
+__device__ __forceinline__ void load_eight(const float* from, float (&x)[8])
+{
+    const float4 low = *reinterpret_cast<const float4*>(from), high = *reinterpret_cast<const float4*>(from + 4);
+    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w, x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
 }
 
 template <class T>
-__device__ __forceinline__ void store_pair(T* to, float low, float high)
+__device__ __forceinline__ void load_eight(const T* from, float (&x)[8])
 {
-    *reinterpret_cast<unsigned*>(to) = pack_pair<T>(low, high);
+    const uint4 four = *reinterpret_cast<const uint4*>(from);
+    const unsigned words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = unpack_half<T>(words[i / 2], i % 2);
+}
+
+__device__ __forceinline__ void store_eight(float* to, const float (&x)[8])
+{
+    *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]);
+    *reinterpret_cast<float4*>(to + 4) = make_float4(x[4], x[5], x[6], x[7]);
+}
+
+template <class T>
+__device__ __forceinline__ void store_eight(T* to, const float (&x)[8])
+{
+    *reinterpret_cast<uint4*>(to) = make_uint4(pack_pair<T>(x[0], x[1]), pack_pair<T>(x[2], x[3]),
+                                               pack_pair<T>(x[4], x[5]), pack_pair<T>(x[6], x[7]));
 }
 
 #endif

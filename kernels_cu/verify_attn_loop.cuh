@@ -61,6 +61,17 @@
         }
     }
 
+    // Store this warp's quarter of rows 8 * i .. 8 * i + 7 of the group, to a partial result or to the result.
+    template <int i>
+    __device__ __forceinline__ void store_eight_rows(int slot, long long request_rows, int real_rows) const
+    {
+        const int row = group * L::group_rows + 8 * i + (lane >> 2), far = item().segment.tile * L::rows + row;
+        const int column = quarter * L::latent;
+        const auto value = [&](int c, int j) { return o[i >> 1][c][2 * (i & 1) + j]; };
+        if (slot >= 0) store_row<columns>(call.partial + ((long long)slot * L::rows + row) * KD_LATENT + column, true, value);
+        else store_row<columns>(call.out + (request_rows + far) * KD_LATENT + column, far < real_rows, value);
+    }
+
     // Divide by the sum of weights; write log-sums; store the quarter of the result.
     __device__ __forceinline__ void finish()
     {
@@ -78,20 +89,11 @@
         }
         named_barrier_or(1 + group, 128, false);
         scale_result(0);
-        const int column = quarter * L::latent + 2 * (lane & 3);
-#pragma unroll
-        for (int i = 0; i < 2 * MT; ++i) {
-            const int row = group * L::group_rows + 8 * i + (lane >> 2);
-            if (slot >= 0) {
-                float* to = call.partial + ((long long)slot * L::rows + row) * KD_LATENT + column;
-#pragma unroll
-                for (int c = 0; c < columns; ++c)
-                    *reinterpret_cast<float2*>(to + 8 * c) = make_float2(o[i >> 1][c][2 * (i & 1)], o[i >> 1][c][2 * (i & 1) + 1]);
-            } else if (first + row < it.real * heads) {
-                Out* to = call.out + (request_rows + first + row) * KD_LATENT + column;
-#pragma unroll
-                for (int c = 0; c < columns; ++c) store_pair(to + 8 * c, o[i >> 1][c][2 * (i & 1)], o[i >> 1][c][2 * (i & 1) + 1]);
-            }
+        store_eight_rows<0>(slot, request_rows, it.real * heads);
+        store_eight_rows<1>(slot, request_rows, it.real * heads);
+        if constexpr (MT == 2) {
+            store_eight_rows<2>(slot, request_rows, it.real * heads);
+            store_eight_rows<3>(slot, request_rows, it.real * heads);
         }
     }
 

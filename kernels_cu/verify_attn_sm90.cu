@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
 verify_attn_wgmma(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ cache, const KD_CACHE* __restrict__ tree_kv,
                   const unsigned* __restrict__ mask, const int* __restrict__ lengths, const int* __restrict__ counts,
                   const int* __restrict__ page_table, KD_OUT* __restrict__ out, float* __restrict__ lse,
-                  float* __restrict__ partial, float* __restrict__ partial_lse, int* __restrict__ table, int size, int nodes,
+                  KD_PARTIAL* __restrict__ partial, float* __restrict__ partial_lse, int* __restrict__ table, int size, int nodes,
                   int heads, int words, long long page_stride, int page_size, int most_pages, int chunk_units,
                   int most_chunks, int least_units, float scale_log2)
 {

@@ -78,6 +78,10 @@ __device__ inline Place find_place(const Batch& batch, bool by_tile, long long t
 {
     const int first_tile = by_tile ? (int)quotient(at, tile_part) : 0;
     at -= first_tile * tile_part;
+    if (batch.size == 1) {                         // the usual case at low latency needs no scan
+        const int units = batch.units(0), tile = by_tile ? 0 : (int)quotient(at, units);
+        return {0, first_tile + tile, (int)(at - (long long)tile * units), units};
+    }
     long long before = 0;
     const int lane = lane_id();
     for (int base = 0;; base += 32) {

@@ -60,7 +60,7 @@ void combine_wgmma(Warp& warp, unsigned)
             for (int i = 0; i < 2; ++i) {
                 const int row = lane / 4 + 8 * (j % 2), k = 8 * (j / 2) + 2 * (lane % 4) + i;
                 const int far = 16 * number + row;
-                a[row][k] = call.a ? half_of<T>(static_cast<GroupSlot*>(warp.slots[lane])->a[j], i)
+                a[row][k] = call.a ? unpack_half<T>(static_cast<GroupSlot*>(warp.slots[lane])->a[j], i)
                                    : swizzled<T>(call.a_at, far / 8 * 1024 + far % 8 * 128 + 2 * k);
             }
     for (int k = 0; k < 16; ++k)
