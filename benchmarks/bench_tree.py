@@ -31,7 +31,19 @@ from kdtree_cupy.tree_build import TreeBuild, new_results
 from kdtree_cupy.tree_build import launch as launch_build
 
 DEPTH, VOCAB, BOOSTED = 15, 16384, 40
-BUILDS = ((1, 16), (1, 64), (1, 128), (1, 256), (1, 512), (1, 1024), (8, 64), (64, 16), (64, 64), (64, 256))
+BUILDS = (
+    (1, 16),
+    (1, 64),
+    (1, 128),
+    (1, 256),
+    (1, 512),
+    (1, 1024),
+    (8, 64),
+    (64, 16),
+    (64, 64),
+    (64, 256),
+    (64, 1024),
+)
 ACCEPTS = ((1, 64), (8, 64), (64, 16), (64, 64), (64, 256), (64, 1024))
 TARGETS = {("tree_build", 1, 64): 8, ("tree_build", 1, 256): 20, ("tree_build", 1, 1024): 80} | {
     ("tree_build", 64, 64): 12,

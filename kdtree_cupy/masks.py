@@ -1,8 +1,8 @@
 """What other code derives from a tree: dense and additive masks, positions, SGLang's linked lists.
 
 ``tree_build`` already returns the packed mask and the positions; these functions serve trees from elsewhere
-and consumers with other layouts.  They take numpy arrays (``tree.to_numpy()``), always return new ones and
-stay bounded on any parent array.
+and consumers with other layouts.  They run where the tree's arrays are (``library`` as for the stages),
+always return new arrays of the same kind and stay bounded on any parents.
 
 Examples
 --------
@@ -15,17 +15,21 @@ Examples
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 
-from . import checks, numpy_backend
+from . import checks, numpy_backend, stage_run
+from .library.resolve import Run, resolve
+from .limits import MAX_NODES
 from .refs import masks as reference
 from .refs.masks import Retrieve
 from .tree import DraftTree
 from .tree_arguments import TREE_DTYPES, check_tree
 
 Array = Any
+_BLOCK = 128  # KD_MASK_BLOCK of masks.cu
 
 __all__ = [
     "Retrieve",
@@ -39,16 +43,18 @@ __all__ = [
 ]
 
 
-def bool_mask(tree: DraftTree, *, check: bool = False) -> np.ndarray:
+def bool_mask(tree: DraftTree, *, library: Any = None, check: bool = False) -> Array:
     """Return the dense ancestor mask: True where node i sees node j.
 
     Parameters
     ----------
     tree : DraftTree
-        Trees as numpy arrays.
+        Trees with at most 1025 slots, unless they are numpy's or on the numpy backend.
+    library : KernelLibrary, optional
+        Where kernels come from; None follows the kind of the arrays.
     check : bool
-        Raise ``ValueError`` on a node whose parent is not an earlier node; without it such a node sees
-        itself only.
+        Wait for the device and raise ``ValueError`` on a node whose parent is not an earlier node; without it
+        such a node sees itself only.
 
     Returns
     -------
@@ -60,12 +66,20 @@ def bool_mask(tree: DraftTree, *, check: bool = False) -> np.ndarray:
     TypeError, ValueError, BackendError
         As in :func:`~kdtree_cupy.tree_build.tree_build`.
     """
-    return reference.bool_mask(_checked(tree, "bool_mask", check))
+    run, fields = _start(tree, "bool_mask", library, check)
+    if run.backend == "numpy":
+        return run.give_back(reference.bool_mask(fields))
+    visible = run.empty((tree.batch, tree.num_nodes, tree.num_nodes), "bool")
+    _launch_pairs(run, "bool_mask", tree, [_packed(run, tree), visible])
+    return visible
 
 
-def packed_mask(tree: DraftTree, *, check: bool = False) -> np.ndarray:
+def packed_mask(tree: DraftTree, *, library: Any = None, check: bool = False) -> Array:
     """Return :func:`bool_mask` as uint32 [b, N, ceil(N/32)]: bit j of a row is word j >> 5, bit j & 31."""
-    return reference.packed_mask(_checked(tree, "packed_mask", check))
+    run, fields = _start(tree, "packed_mask", library, check)
+    if run.backend == "numpy":
+        return run.give_back(reference.packed_mask(fields))
+    return _packed(run, tree)
 
 
 def pack_mask(visible: np.ndarray) -> np.ndarray:
@@ -86,20 +100,25 @@ def unpack_mask(mask: np.ndarray) -> np.ndarray:
 
 
 def additive_mask_zero_is_visible(
-    tree: DraftTree, *, dtype: Any = np.float32, hidden: float | None = None, check: bool = False
-) -> np.ndarray:
+    tree: DraftTree,
+    *,
+    dtype: Any = np.float32,
+    hidden: float | None = None,
+    library: Any = None,
+    check: bool = False,
+) -> Array:
     """Return a mask to add to attention scores: 0 where node i sees node j, ``hidden`` elsewhere.
 
     Parameters
     ----------
     tree : DraftTree
-        Trees as numpy arrays.
+        As in :func:`bool_mask`.
     dtype : dtype
-        Floating type of the result; ``ml_dtypes.bfloat16`` is one.
+        Floating type of the result, numpy's; ``ml_dtypes.bfloat16`` is one.
     hidden : float, optional
         Value of hidden pairs; default the lowest finite number of ``dtype``, which keeps a softmax over an
         all-hidden row free of NaN.  Pass ``-np.inf`` for consumers that want it.
-    check : bool
+    library, check
         As in :func:`bool_mask`.
 
     Returns
@@ -114,26 +133,38 @@ def additive_mask_zero_is_visible(
 
         hidden = float(ml_dtypes.finfo(dtype).min)
     hidden = checks.number(hidden, "hidden", "a negative number", lambda v: v < 0)
-    return reference.additive_mask_zero_is_visible(_checked(tree, "additive_mask", check), dtype, hidden)
+    run, fields = _start(tree, "additive_mask", library, check)
+    if run.backend == "numpy":
+        return run.give_back(reference.additive_mask_zero_is_visible(fields, dtype, hidden))
+    bits = int(np.array(hidden, dtype).view(f"u{dtype.itemsize}"))
+    added = run.empty((tree.batch, tree.num_nodes, tree.num_nodes), dtype.name)
+    octets = added.view(sys.modules["torch"].uint8) if run.kind == "torch" else added.view("u1")
+    size = np.int32(dtype.itemsize)
+    _launch_pairs(run, "additive_mask", tree, [_packed(run, tree), octets, np.uint64(bits), size])
+    return added
 
 
-def positions(tree: DraftTree, lengths: Array) -> np.ndarray:
+def positions(tree: DraftTree, lengths: Array, *, library: Any = None) -> Array:
     """Return int32 [b, N], the RoPE position ``lengths[b] + depth`` of every slot; ``lengths`` int32 [b]."""
-    tree = _checked(tree, "positions", False)
+    run, fields = _start(tree, "positions", library, False, lengths if checks.kind(lengths) else None)
     lengths = checks.int_vector(lengths, "lengths", tree.batch, 0)
-    numpy_backend.require("positions", None, {"lengths": lengths})
-    return reference.positions(tree, lengths)
+    if run.backend == "numpy":
+        return run.give_back(reference.positions(fields, run.numpy(lengths)))
+    places = run.empty((tree.batch, tree.num_nodes), "int32")
+    lengths = run.array(lengths, "int32") if checks.kind(lengths) == "numpy" else lengths
+    _launch_rows(run, "positions", tree, [tree.depths, lengths, places])
+    return places
 
 
-def retrieve(tree: DraftTree, *, check: bool = False) -> Retrieve:
+def retrieve(tree: DraftTree, *, library: Any = None, check: bool = False) -> Retrieve:
     """Return first-child and next-sibling lists as SGLang's EAGLE kernels take them.
 
     Parameters
     ----------
     tree : DraftTree
-        Trees as numpy arrays.
-    check : bool
-        As in :func:`bool_mask`; without it a node with a bad parent is nobody's child.
+        As in :func:`bool_mask`.
+    library, check
+        As in :func:`bool_mask`; without ``check`` a node with a bad parent is nobody's child.
 
     Returns
     -------
@@ -144,12 +175,59 @@ def retrieve(tree: DraftTree, *, check: bool = False) -> Retrieve:
     retrieve_next_sibling : int64 [b, N]
         Next child of the same parent, an index inside the request; -1 if none.  Siblings stand in node order.
     """
-    return reference.retrieve(_checked(tree, "retrieve", check))
+    run, fields = _start(tree, "retrieve", library, check)
+    if run.backend == "numpy":
+        return Retrieve(*map(run.give_back, reference.retrieve(fields)))
+    lists = Retrieve(*(run.empty((tree.batch, tree.num_nodes), "int64") for _ in Retrieve._fields))
+    _launch_rows(run, "retrieve", tree, [tree.parents, tree.counts, *lists])
+    return lists
 
 
-def _checked(tree: DraftTree, name: str, check: bool) -> DraftTree:
+def self_check(library: Any) -> None:
+    """Raise ``ValueError`` unless the kernels agree with the reference on small trees, broken ones included.
+
+    Parameters
+    ----------
+    library : KernelLibrary
+        With backend "cuda" or "host".
+    """
+    rng = np.random.default_rng(0)
+    for batch, slots in ((3, 1), (2, 33), (2, 70)):
+        parents = rng.integers(-1, np.arange(slots) + 1, (batch, slots), dtype=np.int32)
+        zeros = np.zeros((batch, slots), np.int32)
+        counts = rng.integers(slots // 2, slots + 2, batch, dtype=np.int32)
+        tree = DraftTree(zeros, parents, zeros, zeros, zeros.astype(float), counts, counts)
+        for derive in (packed_mask, bool_mask, additive_mask_zero_is_visible, retrieve):
+            stage_run.compare(derive, library, tree)
+        stage_run.compare(positions, library, tree, counts)
+
+
+def _start(
+    tree: DraftTree, name: str, library: Any, check: bool, lengths: Array | None = None
+) -> tuple[Run, DraftTree | None]:
+    """Return where the call runs and, on the numpy backend, the tree in numpy."""
     fields = check_tree(tree, checks.Dims())
-    numpy_backend.require(name, None, {f"tree.{k}": v for k, v in zip(TREE_DTYPES, fields, strict=True)})
+    given = dict(zip((f"tree.{field}" for field in TREE_DTYPES), fields, strict=True))
+    run = resolve(library, given if lengths is None else given | {"lengths": lengths})
     if check:
-        checks.raise_on_status(name, reference.parent_status(tree))
-    return tree
+        checks.raise_on_status(name, reference.parent_status(tree.to_numpy()))
+    if run.backend == "numpy":
+        return run, DraftTree(*map(run.numpy, fields))
+    checks.integer(tree.num_nodes, "tree: N", 1, MAX_NODES)
+    return run, None
+
+
+def _launch_rows(run: Run, kernel: str, tree: DraftTree, arguments: list[Any]) -> None:
+    grid = (-(-tree.num_nodes // _BLOCK), tree.batch)
+    run.launch("masks.cu", kernel, grid, _BLOCK, [*arguments, np.int32(tree.num_nodes)])
+
+
+def _launch_pairs(run: Run, kernel: str, tree: DraftTree, arguments: list[Any]) -> None:
+    grid = (-(-tree.num_nodes // _BLOCK), tree.num_nodes, tree.batch)
+    run.launch("masks.cu", kernel, grid, _BLOCK, [*arguments, np.int32(tree.num_nodes)])
+
+
+def _packed(run: Run, tree: DraftTree) -> Array:
+    mask = run.empty((tree.batch, tree.num_nodes, -(-tree.num_nodes // 32)), "uint32")
+    _launch_rows(run, "packed_mask", tree, [tree.parents, tree.counts, mask])
+    return mask

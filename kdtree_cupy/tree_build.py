@@ -178,7 +178,7 @@ def launch(
 
 
 def _threads(slots: int) -> int:
-    return 128 if slots <= 129 else 256 if slots <= 513 else 512
+    return 256 if slots <= 129 else 512  # at least 64: two warps join a pair of rows
 
 
 def _one_or_many(run: Run, value: Array) -> tuple[Array | None, int]:

@@ -9,7 +9,6 @@ import pytest
 from strategies import tree_from
 
 import kdtree_cupy as kd
-from kdtree_cupy import masks
 
 FORK = tree_from([-1, 0, 0, 1, 1, 4], [9, 5, 6, 5, 7, 0])
 READ_ONLY = np.zeros((2, 1, 8, 3), np.float32)
@@ -227,18 +226,3 @@ def test_bad_arguments_are_named(backend, stage, change, error, message):
         pytest.skip("device arrays are always writeable")
     with pytest.raises(error, match=message):
         backend.run(stage, **(GOOD[stage] | change))
-
-
-class OtherArray:
-    """Looks like a device array of another library from outside."""
-
-    def __init__(self, host: np.ndarray) -> None:
-        self.dtype, self.shape, self.flags = host.dtype, host.shape, host.flags
-
-
-OtherArray.__module__ = "cupy"
-
-
-def test_the_numpy_backend_says_how_to_get_numpy_arrays():
-    with pytest.raises(kd.BackendError, match=r"tree\.tokens is a cupy array"):
-        masks.bool_mask(kd.DraftTree(*(OtherArray(getattr(FORK, n)) for n in FORK.__dataclass_fields__)))

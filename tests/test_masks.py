@@ -11,20 +11,22 @@ from strategies import draft_trees, random_parents, stack, tree_from
 
 from kdtree_cupy import masks
 
+BACKENDS = ("numpy", "host", "cuda")
+
 
 @given(tree=draft_trees())
-def test_mask_is_the_closure_of_the_parents(tree):
-    visible = masks.bool_mask(tree)
+def test_mask_is_the_closure_of_the_parents(backend, tree):
+    visible = backend.run(masks.bool_mask, tree)
     np.testing.assert_array_equal(visible[0], closure(tree.parents[0], int(tree.counts[0])))
-    np.testing.assert_array_equal(masks.unpack_mask(masks.packed_mask(tree)), visible)
+    np.testing.assert_array_equal(masks.unpack_mask(backend.run(masks.packed_mask, tree)), visible)
 
 
 @pytest.mark.parametrize("num_nodes", [1, 2, 31, 32, 33, 64, 65, 129])
 @pytest.mark.parametrize("shape", ["chain", "star", "binary", "random"])
-def test_shapes_that_hurt(num_nodes, shape):
+def test_shapes_that_hurt(backend, num_nodes, shape):
     parents = random_parents(np.random.default_rng(num_nodes), num_nodes, shape)
     tree = tree_from(parents, [0] * num_nodes)
-    words = masks.packed_mask(tree)
+    words = backend.run(masks.packed_mask, tree)
     assert words.dtype == np.uint32 and words.shape == (1, num_nodes, -(-num_nodes // 32))
     expected = closure(tree.parents[0], num_nodes)
     octets = np.packbits(expected, axis=-1, bitorder="little")
@@ -33,11 +35,14 @@ def test_shapes_that_hurt(num_nodes, shape):
     assert (stored[:, octets.shape[1] :] == 0).all(), "bits from N on must be zero"
 
 
-def test_padding_sees_itself_only_whatever_its_parent():
+def test_padding_sees_itself_only_whatever_its_parent(backend):
     tree = tree_from([-1, 0, -1, -1], [9, 5, 0, 0], count=2)
     tree.parents[0, 2:] = 0
-    assert masks.bool_mask(tree)[0, 2:].tolist() == [[False, False, True, False], [False] * 3 + [True]]
-    assert masks.retrieve(tree).retrieve_next_sibling.tolist() == [[-1] * 4]
+    assert backend.run(masks.bool_mask, tree)[0, 2:].tolist() == [
+        [False, False, True, False],
+        [False] * 3 + [True],
+    ]
+    assert backend.run(masks.retrieve, tree).retrieve_next_sibling.tolist() == [[-1] * 4]
 
 
 def test_pack_honours_any_pattern():
@@ -46,8 +51,8 @@ def test_pack_honours_any_pattern():
 
 
 @given(tree=draft_trees(broken=True))
-def test_broken_trees_are_survived(tree):
-    visible, links = masks.bool_mask(tree)[0], masks.retrieve(tree)
+def test_broken_trees_are_survived(backend, tree):
+    visible, links = backend.run(masks.bool_mask, tree)[0], backend.run(masks.retrieve, tree)
     assert visible.diagonal().all()
     assert not np.triu(visible, 1).any(), "a node sees only itself and earlier nodes"
     for table in links[1:]:
@@ -55,42 +60,42 @@ def test_broken_trees_are_survived(tree):
 
 
 @pytest.mark.parametrize("parents", [[-1, 2, 1], [-1, 7, 0], [-1, 1, 1], [-1, -1, 0]])
-def test_bad_parents_see_themselves_and_are_reported(parents):
+def test_bad_parents_see_themselves_and_are_reported(backend, parents):
     good = tree_from([-1, 0, 1], [1, 2, 3])
     batch = stack([tree_from(parents, [1, 2, 3]), good])
-    visible = masks.bool_mask(batch)
+    visible = backend.run(masks.bool_mask, batch)
     assert visible[0, 1].tolist() == [False, True, False]
     np.testing.assert_array_equal(visible[1], np.tril(np.ones((3, 3), bool)))
     for derive in (masks.bool_mask, masks.packed_mask, masks.retrieve, masks.additive_mask_zero_is_visible):
         with pytest.raises(ValueError, match=r"status\[0\] = 4: a node's parent is not an earlier node"):
-            derive(batch, check=True)
+            backend.run(derive, batch, check=True)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.float64])
-def test_additive_mask(dtype):
+def test_additive_mask(backend, dtype):
     tree = tree_from([-1, 0, 0], [1, 2, 3])
-    added = masks.additive_mask_zero_is_visible(tree, dtype=dtype)
+    added = backend.run(masks.additive_mask_zero_is_visible, tree, dtype=dtype)
     assert added.dtype == dtype
     lowest = float(ml_dtypes.finfo(dtype).min)
-    visible = masks.bool_mask(tree)
+    visible = backend.run(masks.bool_mask, tree)
     np.testing.assert_array_equal(added.astype(np.float64), np.where(visible, 0.0, lowest))
-    infinite = masks.additive_mask_zero_is_visible(tree, dtype=dtype, hidden=-np.inf)
+    infinite = backend.run(masks.additive_mask_zero_is_visible, tree, dtype=dtype, hidden=-np.inf)
     assert (infinite[~visible].astype(np.float64) == -np.inf).all()
 
 
-def test_positions():
+def test_positions(backend):
     tree = stack([tree_from([-1, 0, 0, 1], [0] * 4), tree_from([-1, 0, -1, -1], [0] * 4, count=2)])
-    got = masks.positions(tree, np.int32([10, 100_000]))
+    got = backend.run(masks.positions, tree, np.int32([10, 100_000]))
     assert got.tolist() == [[10, 11, 11, 12], [100_000, 100_001, 100_000, 100_000]]
     assert got.dtype == np.int32
 
 
-def test_retrieve_by_hand():
+def test_retrieve_by_hand(backend):
     """Root with children 1, 3, 4; node 1 with child 2; request 1 has two nodes and padding."""
     tree = stack(
         [tree_from([-1, 0, 1, 0, 0], [0] * 5), tree_from([-1, 0, -1, -1, -1], [0] * 5, count=2)],
     )
-    links = masks.retrieve(tree)
+    links = backend.run(masks.retrieve, tree)
     assert all(table.dtype == np.int64 for table in links)
     assert links.retrieve_index.tolist() == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
     assert links.retrieve_next_token.tolist() == [[1, 2, -1, -1, -1], [1, -1, -1, -1, -1]]
@@ -98,8 +103,8 @@ def test_retrieve_by_hand():
 
 
 @given(tree=draft_trees())
-def test_lists_hold_every_child_once_in_node_order(tree):
-    links = masks.retrieve(tree)
+def test_lists_hold_every_child_once_in_node_order(backend, tree):
+    links = backend.run(masks.retrieve, tree)
     for node in range(tree.num_nodes):
         listed, child = [], int(links.retrieve_next_token[0, node])
         while child >= 0:

@@ -142,7 +142,7 @@ def test_a_negative_target_never_matches_a_negative_token(backend):
     assert accepted_path(accept(backend, tree, [-1, 0])) == [0]
 
 
-@pytest.mark.parametrize("num_nodes", [1, 2, 31, 32, 33, 64, 65, 129, 1025])
+@pytest.mark.parametrize("num_nodes", [1, 2, 31, 32, 33, 64, 65, 127, 128, 129, 1025])
 @pytest.mark.parametrize("shape", ["chain", "star", "binary", "random"])
 def test_shapes_that_hurt(backend, num_nodes, shape):
     rng = np.random.default_rng(num_nodes)

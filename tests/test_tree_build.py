@@ -67,7 +67,7 @@ def test_caps_are_the_same_as_a_smaller_table(backend, table, budget, depth, wid
 
 
 @pytest.mark.parametrize("step", [0.0, 0.25], ids=["distinct", "ties"])
-@pytest.mark.parametrize("num_nodes", [1, 2, 31, 32, 33, 64, 65, 129, 1025])
+@pytest.mark.parametrize("num_nodes", [1, 2, 31, 32, 33, 64, 65, 127, 128, 129, 1025])
 @pytest.mark.parametrize(("depth", "width"), [(15, 64), (1, 5), (7, 1), (32, 3)])
 def test_shapes_that_hurt(backend, num_nodes, depth, width, step):
     table = random_table(seed=num_nodes, batch=2, depth=depth, width=width, step=step)
