@@ -58,6 +58,7 @@ __device__ inline float whole_cost(const Table& table, const Team& t)
     float cost = 0.0f;
     if (t.lane < table.rows) {
         int low = 1, high = table.width;  // find the number of finite ranks
+#pragma unroll 1
         while (low < high) {
             const int middle = (low + high + 1) >> 1;
             if (table.at(t.lane, middle - 1) > -KD_INFINITY) low = middle; else high = middle - 1;
@@ -71,6 +72,7 @@ __device__ inline float whole_cost(const Table& table, const Team& t)
 __device__ inline void clear_bins(const Bins& bins, const Team& t)
 {
     float4* at = reinterpret_cast<float4*>(bins.through);  // `prefixes` follows
+#pragma unroll 1
     for (int i = t.thread; i < 2 * KD_MAX_DEPTH * KD_TREE_BIN_ROW / 4; i += t.threads) at[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 }
 

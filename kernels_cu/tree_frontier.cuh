@@ -38,6 +38,7 @@ __device__ inline int best_first(const Table& table, int budget, const Nodes& no
         __syncwarp();
         unsigned long long best = 0;
         int node = 0;
+#pragma unroll 1
         for (int i = lane; i < count; i += 32) {
             const unsigned long long k = key[i];
             if (k > best || (k != 0 && k == best && path_before(nodes, i, next[i], node, next[node]))) best = k, node = i;
@@ -46,6 +47,7 @@ __device__ inline int best_first(const Table& table, int budget, const Nodes& no
         if (top == 0) break;
         unsigned tied = __ballot_sync(KD_FULL_MASK, best == top);
         int winner = __shfl_sync(KD_FULL_MASK, node, __ffs(int(tied)) - 1);
+#pragma unroll 1
         for (tied &= tied - 1; tied != 0; tied &= tied - 1) {
             const int other = __shfl_sync(KD_FULL_MASK, node, __ffs(int(tied)) - 1);
             if (path_before(nodes, other, next[other], winner, next[winner])) winner = other;

@@ -89,6 +89,7 @@ __device__ inline int grow_levels(const Table& table, double least, const Found&
             int children = __popc(taken);
             if (taken & last_ranks) {
                 children = 0;
+#pragma unroll 1
                 for (int p = first; p < last; ++p) children += take_all(table, f, g, p, -1, t.lane);
             }
             if (t.lane == 0) s.sums[t.warp] = children;
@@ -98,6 +99,7 @@ __device__ inline int grow_levels(const Table& table, double least, const Found&
             g.at += __reduce_add_sync(KD_FULL_MASK, other);
             if (g.at > f.capacity) return -1;
             if (taken & last_ranks) {
+#pragma unroll 1
                 for (int p = first; p < last; ++p) at += take_all(table, f, g, p, at, t.lane);
             } else {
                 take(f, g, at, taken, in, parent, limit, above, head, rank);

@@ -73,8 +73,11 @@ __device__ __forceinline__ double order_value(unsigned long long key)
 __device__ inline bool path_before(const Nodes& nodes, int a, int ra, int b, int rb)
 {
     const int depth_a = nodes.depth[a], depth_b = nodes.depth[b];
+#pragma unroll 1
     for (int d = depth_a; d > depth_b; --d) ra = nodes.rank[a], a = nodes.parent[a];
+#pragma unroll 1
     for (int d = depth_b; d > depth_a; --d) rb = nodes.rank[b], b = nodes.parent[b];
+#pragma unroll 1
     for (int d = min(depth_a, depth_b); d > 0 && a != b; --d) {
         ra = nodes.rank[a], a = nodes.parent[a];
         rb = nodes.rank[b], b = nodes.parent[b];
@@ -86,6 +89,7 @@ __device__ inline bool path_before(const Nodes& nodes, int a, int ra, int b, int
 __device__ inline void clear_mask(const Output& out, const Team& t)
 {
     const int words = out.num_nodes * ceil_div(out.num_nodes, 32);
+#pragma unroll 1
     for (int i = t.thread; i < words; i += t.threads) out.mask[i] = 0u;
 }
 
@@ -95,6 +99,7 @@ __device__ inline void write_mask_row(const Output& out, const Nodes& nodes, int
     unsigned* row = out.mask + node * ceil_div(out.num_nodes, 32);
     int word = node >> 5, up = real ? int(nodes.parent[node]) : KD_NO_NODE;
     unsigned bits = 1u << (node & 31);
+#pragma unroll 1
     for (int d = 0; d < KD_MAX_DEPTH && up != KD_NO_NODE; ++d) {
         const int above = nodes.parent[up];
         if (up >> 5 != word) row[word] = bits, word = up >> 5, bits = 0u;

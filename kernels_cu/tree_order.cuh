@@ -31,7 +31,9 @@ __device__ inline bool pops_before(const Found& f, int a, int b)
 {
     if (f.score[a] != f.score[b]) return f.score[a] > f.score[b];
     const int depth_a = depth_of(f.link[a]), depth_b = depth_of(f.link[b]);
+#pragma unroll 1
     for (int d = depth_a; d > depth_b; --d) a = int(f.link[a] >> 16);
+#pragma unroll 1
     for (int d = depth_b; d > depth_a; --d) b = int(f.link[b] >> 16);
     return a != b ? a < b : depth_a < depth_b;
 }
@@ -47,8 +49,10 @@ __device__ inline void order_by_pairs(int count, double per_cost, const Found& f
 {
     unsigned* key = reinterpret_cast<unsigned*>(f.sorted);
     const int n = count - 1, padded = n + 3 & ~3;
+#pragma unroll 1
     for (int i = t.thread; i < padded; i += t.threads) key[i] = i < n ? cost_key(f.score[i + 1], per_cost) : ~0u;
     __syncthreads();
+#pragma unroll 1
     for (int i = t.thread; i < n; i += t.threads) {
         const unsigned own = key[i];
         const int four = i & ~3;
@@ -60,6 +64,7 @@ __device__ inline void order_by_pairs(int count, double per_cost, const Found& f
             node += (other.x < below) + (other.y < below);
             ties += (other.z < below) + (other.w < below);
         }
+#pragma unroll 1
         for (int j = four; j < i; ++j) ties += key[j] == own;
         node += ties;
         f.place[i + 1] = Index(node), f.order[node] = Index(i + 1);
@@ -72,6 +77,7 @@ __device__ inline void scan_buckets(const Found& f, int* sums, const Team& t)
     const int buckets = f.capacity + 1, share = ceil_div(buckets, t.threads);
     const int begin = min(t.thread * share, buckets), end = min(begin + share, buckets);
     int own = 0;
+#pragma unroll 1
     for (int i = begin; i < end; ++i) own += int(f.bucket[i]);
     int sum = own;
 #pragma unroll
@@ -82,6 +88,7 @@ __device__ inline void scan_buckets(const Found& f, int* sums, const Team& t)
     if (t.lane == 31) sums[t.warp] = sum;
     __syncthreads();
     int at = sum - own + __reduce_add_sync(KD_FULL_MASK, t.lane < t.warp ? sums[t.lane] : 0);
+#pragma unroll 1
     for (int i = begin; i < end; ++i) {
         const int here = int(f.bucket[i]);
         f.bucket[i] = unsigned(at), at += here;
@@ -93,12 +100,15 @@ __device__ inline void scan_buckets(const Found& f, int* sums, const Team& t)
 __device__ inline void order_by_buckets(int count, double per_cost, const Found& f, int* sums, const Team& t)
 {
     const unsigned buckets = unsigned(f.capacity);
+#pragma unroll 1
     for (int i = t.thread; i <= f.capacity; i += t.threads) f.bucket[i] = 0;
     __syncthreads();
+#pragma unroll 1
     for (int i = 1 + t.thread; i < count; i += t.threads)
         f.place[i] = Index(atomicAdd(f.bucket + __umulhi(cost_key(f.score[i], per_cost), buckets), 1u));
     __syncthreads();
     scan_buckets(f, sums, t);
+#pragma unroll 1
     for (int i = 1 + t.thread; i < count; i += t.threads) {
         const unsigned key = cost_key(f.score[i], per_cost);
         f.sorted[f.bucket[__umulhi(key, buckets)] + f.place[i]] = (unsigned long long)key << 32 | unsigned(i);
@@ -126,8 +136,10 @@ __device__ inline void order_found(int count, double per_cost, const Found& f, i
 // Fill order and place by comparing all with all: for costs that differ by less than a step of the key.
 __device__ inline void order_exactly(int count, const Found& f, const Team& t)
 {
+#pragma unroll 1
     for (int i = 1 + t.thread; i < count; i += t.threads) {
         int node = 1;
+#pragma unroll 1
         for (int j = 1; j < count; ++j) node += j != i && pops_before(f, j, i);
         f.place[i] = Index(node), f.order[node] = Index(i);
     }
@@ -138,6 +150,7 @@ __device__ inline void order_exactly(int count, const Found& f, const Team& t)
 __device__ inline bool place_nodes(int count, int kept, const Nodes& nodes, const Found& f, const Team& t)
 {
     int wrong = 0;
+#pragma unroll 1
     for (int i = t.thread; i < count; i += t.threads) {
         const int from = f.order[i];
         const unsigned link = f.link[from];
