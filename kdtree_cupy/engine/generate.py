@@ -61,7 +61,7 @@ def generate(
     max_new: int = 128,
     temperature: float = 0.0,
     top_p: float = 1.0,
-    seed: int = 0,
+    seed: int | Sequence[tuple[int, int]] = 0,
     stop_tokens: Sequence[int] = (),
     page_size: int = 16,
     on_round: Callable[[Round], object] | None = None,
@@ -84,8 +84,8 @@ def generate(
         Most tokens of a response.
     temperature, top_p : float
         Of the target; 0 is greedy.
-    seed : int
-        Request r draws from the generator ``[seed, r]``.
+    seed : int, or a pair of ints per request
+        Request r draws from numpy's default generator seeded with ``(seed, r)``, or with its pair.
     stop_tokens : sequence of int
         Tokens that end a response; they belong to it.
     page_size : int
@@ -103,9 +103,11 @@ def generate(
     ValueError, TypeError
         An argument out of range, a token outside the vocabulary, or a drafter that does not keep its promise.
     """
+    seeds = [(seed, r) for r in range(len(prompts))] if isinstance(seed, int) else seed
     settings = Settings(
-        mode, _nodes(mode, budget, drafter), max_new, temperature, top_p, seed, tuple(stop_tokens), page_size
-    )
+        mode, _nodes(mode, budget, drafter), max_new, temperature, top_p, tuple(seeds), tuple(stop_tokens),
+        page_size,
+    )  # fmt: skip
     checked = _check(model, prompts, settings)
     session = Session(model, checked, settings, None if mode == "ar" else drafter)
     tell = on_round or (lambda _: None)
@@ -139,6 +141,10 @@ def _check(model: Model, prompts: Sequence[np.ndarray], settings: Settings) -> l
     """Return the prompts as int32 arrays."""
     if settings.max_new < 1:
         raise ValueError(f"max_new: got {settings.max_new}, wanted at least 1")
+    if len(settings.seeds) != len(prompts):
+        raise ValueError(
+            f"seed: got {len(settings.seeds)} pairs, wanted one for each of {len(prompts)} prompts"
+        )
     if len(prompts) == 0:
         raise ValueError("prompts: got none, wanted at least one")
     out = []

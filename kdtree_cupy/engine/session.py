@@ -51,14 +51,14 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """Arguments of :func:`kdtree_cupy.engine.generate.generate`; ``nodes`` are the draft nodes of a round."""
+    """Arguments of :func:`~kdtree_cupy.engine.generate.generate`; nodes of a round; seeds by request."""
 
     mode: str
     nodes: int
     max_new: int
     temperature: float
     top_p: float
-    seed: int
+    seeds: tuple[tuple[int, int], ...]
     stop_tokens: tuple[int, ...]
     page_size: int
 
@@ -96,7 +96,7 @@ class Session:
         self.uniforms = np.zeros((batch, settings.max_new + self.depth + 2), np.float32)
         if settings.temperature > 0:
             for b in range(batch):
-                generator = np.random.default_rng([settings.seed, b])
+                generator = np.random.default_rng(settings.seeds[b])
                 self.uniforms[b] = generator.random(self.uniforms.shape[1], dtype=np.float32)
         self.rounds = 0
 
@@ -115,15 +115,15 @@ class Session:
         out = []
         for b, size in enumerate(self._prompt.tolist()):
             for start in range(0, size, CHUNK):
-                hidden = self._prompt_pass(b, start, min(start + CHUNK, size))
+                hidden = self.prompt_pass(b, start, min(start + CHUNK, size))
             chosen = self._choose(hidden[:, -1:], np.full((1, 1), size - 1), slice(b, b + 1))
             token = int(_host(chosen)[0, 0])
             self._add(b, [token])
             out.append(Round(0, b, -1, None, [], [token]))
         return out
 
-    def _prompt_pass(self, b: int, start: int, stop: int) -> Array:
-        """Put prompt tokens ``start..stop`` of request ``b`` through the model and into the cache."""
+    def prompt_pass(self, b: int, start: int, stop: int) -> Array:
+        """Put prompt tokens ``start..stop`` of request ``b`` into the cache; return hidden [1, n, C]."""
         xp, n = self.model.xp, stop - start
         view = self.cache.view(b)
         self.cache.reserve(b, stop)
@@ -180,6 +180,11 @@ class Session:
             drafted = self.drafter(contexts, width)
             ids[live], logprobs[live] = check_rows(*drafted, live.size, self.depth, width)
         return ids, logprobs
+
+    @property
+    def features(self) -> Array | None:
+        """Features [b, n, F] of all tokens that went through the model, None if the drafter wants none."""
+        return self._features
 
     def context(self, b: int) -> Context:
         """Return what the drafter may know of request ``b``."""
