@@ -9,6 +9,7 @@ import numpy as np
 
 from . import acceptance as stats
 from . import style
+from .plots_overlay import overlay_histogram, overlay_tau
 from .study import BASELINE, StudyResult, TraceResult
 from .study_table import tree_policy
 
@@ -70,14 +71,23 @@ def plot_tau(result: StudyResult) -> Figure:
         text_oracle, kept_oracle = part.oracle_tau
         kept = f"oracle, K = {part.trace.width} kept ranks: {kept_oracle:.1f}"
         note = f"{kept}\noracle, all tokens: {text_oracle:.1f}"
-        ax.text(
-            0.98, 0.03, note, transform=ax.transAxes, ha="right", va="bottom", fontsize=7, color=style.GREY
-        )
+        if not result.overlays:  # the space is theirs then; the numbers are in the table of traces
+            ax.text(
+                0.98,
+                0.03,
+                note,
+                transform=ax.transAxes,
+                ha="right",
+                va="bottom",
+                fontsize=7,
+                color=style.GREY,
+            )
+        overlay_tau(ax, result.overlays)
         budget_axis(ax, result.budgets)
         ax.set_ylabel(style.TAU_LABEL)
         ax.set_ylim(bottom=1)
         ax.set_title(part.title)
-        ax.legend(loc="upper left")
+        ax.legend(loc="center right" if result.overlays else "upper left")
     figure.suptitle(
         "Tokens per round (mean over sequences, 95% bootstrap); hollow: < 95% of trees certified exact at K",
         fontsize=9,
@@ -107,7 +117,8 @@ def plot_histogram(result: StudyResult) -> Figure:
             heights.append(share > 0.05)
             place = x + (i - (len(result.policies) - 1) / 2) * width
             ax.bar(place, share, width, color=style.policy_colour(name, i), label=style.policy_label(name))
-        last = max(3, *(int(np.flatnonzero(h).max(initial=0)) + 2 for h in heights))
+        longest = overlay_histogram(ax, result.overlays)
+        last = max(3, longest, *(int(np.flatnonzero(h).max(initial=0)) + 2 for h in heights))
         ax.set_xlim(0.4, last + 0.6)
         ax.set_xticks(range(1, last + 1))
         ax.set_xlabel("tokens per round (bonus counted)")

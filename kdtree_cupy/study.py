@@ -11,6 +11,7 @@ import numpy as np
 
 from . import acceptance as stats
 from .cost import CostTable
+from .importers import Measured
 from .parallel import run_tasks
 from .policies import POLICIES
 from .policy_fit import fit
@@ -86,6 +87,8 @@ class StudyResult:
     seed : int
     command : str
         How to run it again.
+    overlays : tuple of Measured
+        Acceptance measured elsewhere, drawn over the figures.
     """
 
     traces: list[TraceResult]
@@ -96,6 +99,7 @@ class StudyResult:
     speedups: list[dict[str, Any]]
     seed: int
     command: str = ""
+    overlays: tuple[Measured, ...] = ()
 
     @property
     def shown_budget(self) -> int:
@@ -118,6 +122,7 @@ def run_study(
     seed: int = 0,
     progress: Callable[[int], object] | None = None,
     command: str = "",
+    overlays: Sequence[Measured] = (),
 ) -> StudyResult:
     """Replay ``policies`` at ``budgets`` on ``traces`` and tabulate.
 
@@ -141,6 +146,8 @@ def run_study(
         Called with the number of positions replayed since the last call.
     command : str
         Shown in the report.
+    overlays : sequence of Measured
+        See :mod:`kdtree_cupy.importers`.
 
     Raises
     ------
@@ -173,7 +180,7 @@ def run_study(
         result.replays[name] = replayed
     rows = [row for r in results for row in result_rows(r, names, wanted, seed)]
     speedups = [row for r in results for row in speedup_rows(r, names, wanted, costs)]
-    return StudyResult(results, wanted, names, tuple(costs), rows, speedups, seed, command)
+    return StudyResult(results, wanted, names, tuple(costs), rows, speedups, seed, command, tuple(overlays))
 
 
 def _check_policies(policies: Sequence[str]) -> tuple[str, ...]:

@@ -117,6 +117,7 @@ def method(result: StudyResult) -> list[str]:
                 f"{part.trace.name}: no stop tokens are recorded, so the last rounds of every sequence are censored "
                 "(give --stop-tokens to say which tokens end a response)."
             )
+    out += [f"Overlay: {m.describe()}" for m in result.overlays]
     sources = {
         (p.trace.header.get("source", "not recorded"), p.trace.header.get("licence", "not recorded"))
         for p in result.traces

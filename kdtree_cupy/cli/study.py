@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from . import printable
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
-
-    from ..study import StudyResult
+from .study_parts import bar, cores, expand, print_skipped, print_table
 
 _DEFAULT_COSTS = ("caddtree-a800-8b", "ddtree-h200-8b")
 
@@ -104,6 +98,13 @@ def _show_costs(ctx: click.Context, parameter: click.Parameter, value: tuple[str
     help="Run on a Dask cluster: 'local', or a scheduler such as tcp://host:8786 (trusted networks only).",
 )
 @click.option(
+    "--overlay",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Measured acceptance to draw over the figures, repeatable: a DDTree run (.pt, read without running "
+    "code in it), responses of SGLang, vLLM or AIPerf, answers of EAGLE or Medusa (JSON, JSON lines).",
+)
+@click.option(
     "--shootout/--no-shootout",
     default=True,
     help="Also compare all policies in pairs at budgets 16 and 64: shootout.html.",
@@ -117,7 +118,7 @@ def _show_costs(ctx: click.Context, parameter: click.Parameter, value: tuple[str
     help="Folder for report.html, report.md, results.csv and figures.",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print only the path of the report.")
-def command(
+def command(  # noqa: PLR0913 (an option each)
     more_traces: tuple[str, ...],
     traces: tuple[str, ...],
     budgets: list[int] | None,
@@ -126,6 +127,7 @@ def command(
     stop_tokens: list[int] | None,
     jobs: int | None,
     dask: str | None,
+    overlay: tuple[Path, ...],
     shootout: bool,
     seed: int,
     out: Path,
@@ -134,7 +136,8 @@ def command(
     """Replay tree policies on recorded traces and write a report.
 
     With no argument: the bundled traces (SmolLM2-135M with a 15-position block drafter, HumanEval prompts,
-    greedy and temperature 1), 12 budgets, the policies chain, ddtree and static.
+    greedy and temperature 1), 12 budgets, the policies chain, ddtree and static; then all policies against
+    each other at budgets 16 and 64 (shootout.html).
 
     The replay is exact: for a greedy trace it is what a live run would accept, for a sampled one it has the
     same distribution.  No GPU is needed or used.
@@ -147,6 +150,7 @@ def command(
     """  # noqa: D301 (click reads the backspace)
     started = time.perf_counter()
     from ..cost import load_cost
+    from ..importers import load_measured
     from ..shootout import default_policies, run_shootout
     from ..shootout_report import FIGURES as SHOOTOUT_FIGURES
     from ..study import BUDGETS, run_study
@@ -155,84 +159,36 @@ def command(
     from ..trace import bundled_traces, load_trace
 
     with output_folder(out):
-        files = _expand((*traces, *more_traces)) or bundled_traces()
+        files = expand((*traces, *more_traces)) or bundled_traces()
         loaded = [load_trace(path, stop_tokens=stop_tokens) for path in files]
+        measured = [one for path in overlay for one in load_measured(path)]
         chosen = () if "none" in cost else (cost or _DEFAULT_COSTS)
         names = list(dict.fromkeys(["chain", *_list(policies)]))
-        with _bar(sum(t.tokens.size for t in loaded) * len(names), "replaying", quiet) as bar:
+        with bar(sum(t.tokens.size for t in loaded) * len(names), "replaying", quiet) as shown:
             result = run_study(
                 loaded,
                 budgets=BUDGETS if budgets is None else budgets,
                 policies=names,
                 costs=[load_cost(name) for name in chosen],
-                jobs=jobs or min(_cores(), len(loaded) * len(names)),
+                jobs=jobs or min(cores(), len(loaded) * len(names)),
                 dask=dask,
                 seed=seed,
-                progress=bar.update,
+                progress=shown.update,
                 command=shlex.join(["kdtree", *sys.argv[1:]]),
+                overlays=measured,
             )
         contest = None
         if shootout:
-            with _bar(len(loaded) * (len(default_policies()) + 1), "shoot-out", quiet) as bar:
-                more = {"jobs": jobs or _cores(), "dask": dask, "seed": seed, "progress": bar.update}
+            with bar(len(loaded) * (len(default_policies()) + 1), "shoot-out", quiet) as shown:
+                more = {"jobs": jobs or cores(), "dask": dask, "seed": seed, "progress": shown.update}
                 contest = run_shootout(loaded, **more)
         pictures = len(FIGURES) + (len(SHOOTOUT_FIGURES) if shootout else 0)
-        with _bar(pictures, "drawing", quiet) as bar:
-            page = write_report(result, out, shootout=contest, progress=bar.update)
+        with bar(pictures, "drawing", quiet) as shown:
+            page = write_report(result, out, shootout=contest, progress=shown.update)
     if not quiet:
-        _print_skipped(result)
-        _print_table(result)
+        for one in measured:
+            click.echo(printable(one.describe()))
+        print_skipped(result)
+        print_table(result)
         click.echo(f"{time.perf_counter() - started:.1f} s. Report, tables and figures:")
     click.echo(str(page))
-
-
-def _bar(total: int, what: str, quiet: bool) -> tqdm:
-    from tqdm import tqdm
-
-    return tqdm(total=total, desc=what, disable=quiet or None, leave=False, unit_scale=True, file=sys.stderr)
-
-
-def _cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS
-        return os.cpu_count() or 1
-
-
-def _expand(paths: tuple[str, ...]) -> list[Path]:
-    """Return the files; a folder stands for the traces in it."""
-    out: list[Path] = []
-    for name in paths:
-        path = Path(name)
-        if path.is_dir():
-            inside = sorted(p for p in path.iterdir() if p.suffix in (".kdtr", ".npz", ".safetensors"))
-            if not inside:
-                raise ValueError(f"{path}: the folder holds no .kdtr, .npz or .safetensors file")
-            out += inside
-        else:
-            out.append(path)
-    return list(dict.fromkeys(out))
-
-
-def _print_skipped(result: StudyResult) -> None:
-    """Say which budgets a policy does not take."""
-    from ..policies import POLICIES
-
-    for name, replayed in result.traces[0].replays.items():
-        left = [str(b) for b in result.budgets if b not in replayed.acceptance.budgets]
-        if left:
-            most = POLICIES[name].max_budget
-            click.echo(f"{name} takes budgets up to {most}; skipped: {', '.join(left)}")
-
-
-def _print_table(result: StudyResult) -> None:
-    """Print pooled tau: a line per policy, a column per budget."""
-    click.echo("tau = tokens per round, bonus counted, pooled; B = draft nodes, root excluded\n")
-    head = "".join(f"{b:>7}" for b in result.budgets)
-    for part in result.traces:
-        click.echo(f"{printable(part.trace.name):24} B ={head}")
-        for name in result.policies:
-            rows = result.select(trace=part.trace.name, policy=name, subset="all")
-            by_budget = {row["budget"]: f"{row['tau_pooled']:7.3f}" for row in rows}
-            click.echo(f"  {name:25} " + "".join(by_budget.get(int(b), " " * 7) for b in result.budgets))
-        click.echo()
