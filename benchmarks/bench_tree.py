@@ -180,23 +180,22 @@ def floors() -> tuple[float, float]:
     return time_graph(lambda: empty((1,), (32,), (x,)))[0], 2 * a.nbytes / copy
 
 
-def stamp() -> dict[str, str]:
-    """Return the GPU, the versions, the commit and the command."""
+def stamp(commit: str | None) -> dict[str, str]:
+    """Return the GPU, the versions, the commit (that of the checkout if not given) and the command."""
     import cupy
 
     from kdtree_cupy.library import nvrtc
 
-    git = ["git", "-C", str(Path(__file__).parent)]
-    commit = subprocess.run(
-        [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
+    if commit is None:
+        git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+        commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
     runtime = cupy.cuda.runtime
     return {
         "gpu": runtime.getDeviceProperties(0)["name"].decode(),
         "driver": str(runtime.driverGetVersion()),
-        "nvrtc": nvrtc.choose().name,
+        "nvrtc": "NVRTC {}.{}".format(*nvrtc.choose().version),
         "cupy": cupy.__version__,
-        "commit": commit.stdout.strip() or "unknown",
+        "commit": commit or "unknown",
         "command": "python benchmarks/bench_tree.py",
     }
 
@@ -204,7 +203,8 @@ def stamp() -> dict[str, str]:
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), help="CSV to write.")
 @click.option("--check-only", is_flag=True, help="Small sizes, no timing: for compute-sanitizer.")
-def main(out: Path | None, check_only: bool) -> None:
+@click.option("--commit", help="Commit of the sources, where they are no git checkout.")
+def main(out: Path | None, check_only: bool, commit: str | None) -> None:
     """Check, time, print a table and write it with its provenance."""
     library = KernelLibrary(backend="cuda")
     if check_only:
@@ -229,7 +229,7 @@ def main(out: Path | None, check_only: bool) -> None:
         click.echo(f"{case.stage} v{case.version} batch {case.batch:3} B {case.budget:5}: {median:8.2f} us"
                    f"  floors {floor:.2f} bytes, {empty:.2f} launch  target {target}")  # fmt: skip
     if out:
-        provenance = stamp()
+        provenance = stamp(commit)
         head = "stage version batch budget depth width us_median us_p20 us_p80 launches"
         head += " us_floor_bytes us_floor_launch us_target"
         with out.open("w", newline="") as file:

@@ -178,7 +178,7 @@ def launch(
 
 
 def _threads(slots: int) -> int:
-    return 256 if slots <= 129 else 512  # at least 64: two warps join a pair of rows
+    return 256 if slots <= 129 else 512
 
 
 def _one_or_many(run: Run, value: Array) -> tuple[Array | None, int]:

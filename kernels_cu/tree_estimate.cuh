@@ -124,22 +124,20 @@ __device__ __forceinline__ float convolve(const float* first, const float* secon
     return fminf((sum[0] + sum[1]) + (sum[2] + sum[3]), 1e9f);
 }
 
-// Join stretches of rows two by two until prefixes[0] holds the nodes of all depths by cost.  A pair is the work of two
-// warps, one for each half of `bins`: both read before either writes.  A block of one warp estimates badly.
+// Join stretches of rows two by two, a warp a pair, until prefixes[0] holds the nodes of all depths by cost.
 __device__ inline void convolve_costs(int rows, const Bins& bins, const Team& t)
 {
-    const int half = t.warp & 1, team = t.warp >> 1, teams = max(t.warps >> 1, 1);
 #pragma unroll 1
     for (int length = 1; length < rows; length *= 2) {
 #pragma unroll 1
-        for (int base = 0; base + length < rows; base += 2 * length * teams) {
-            const int row = base + 2 * length * team;
-            const bool own = team < teams && row + length < rows;
+        for (int row = t.warp * 2 * length; row + length < rows; row += t.warps * 2 * length) {
             const int first = row * KD_TREE_BIN_ROW + KD_TREE_BINS, second = first + length * KD_TREE_BIN_ROW;
-            float* target = half ? bins.prefixes : bins.through;
-            const float sum = own ? convolve(bins.through + first, target + second, t.lane) : 0.0f;
-            __syncthreads();
-            if (own) target[first + t.lane] = half ? target[first + t.lane] + sum : sum;
+            const float through = convolve(bins.through + first, bins.through + second, t.lane);
+            // A single row has no other prefix than itself.
+            const float ends = length == 1 ? through : convolve(bins.through + first, bins.prefixes + second, t.lane);
+            __syncwarp();
+            bins.through[first + t.lane] = through;
+            bins.prefixes[first + t.lane] += ends;
         }
         __syncthreads();
     }

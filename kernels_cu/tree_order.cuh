@@ -9,7 +9,7 @@
 #include "tree_nodes.cuh"
 
 #ifndef KD_TREE_PAIRS
-#define KD_TREE_PAIRS 512  // up to so many candidates are compared pair by pair, more go through buckets
+#define KD_TREE_PAIRS 128  // up to so many candidates are compared pair by pair, more go through buckets
 #endif
 
 // Candidates in the order found, number 0 being the root; those of a depth stand in lexicographic order.  `limit`:
@@ -44,7 +44,7 @@ __device__ __forceinline__ unsigned cost_key(double score, double per_cost)
     return unsigned(fmin(-score * per_cost, 4294967000.0));
 }
 
-// Each candidate counts those before it.
+// Each candidate counts those before it, the work of one, two or four neighbouring lanes.
 __device__ inline void order_by_pairs(int count, double per_cost, const Found& f, const Team& t)
 {
     unsigned* key = reinterpret_cast<unsigned*>(f.sorted);
@@ -52,22 +52,25 @@ __device__ inline void order_by_pairs(int count, double per_cost, const Found& f
 #pragma unroll 1
     for (int i = t.thread; i < padded; i += t.threads) key[i] = i < n ? cost_key(f.score[i + 1], per_cost) : ~0u;
     __syncthreads();
+    const int shift = 4 * n <= t.threads ? 2 : 2 * n <= t.threads ? 1 : 0, part = t.thread & (1 << shift) - 1;
 #pragma unroll 1
-    for (int i = t.thread; i < n; i += t.threads) {
+    for (int begin = 0; begin < n; begin += t.threads >> shift) {
+        const int i = min(begin + (t.thread >> shift), n - 1), four = i & ~3;
         const unsigned own = key[i];
-        const int four = i & ~3;
-        int node = 1, ties = 0;
+        int node = 0, more = 0;
 #pragma unroll 4
-        for (int j = 0; j < padded; j += 4) {
+        for (int j = 4 * part; j < padded; j += 4 << shift) {
             const uint4 other = reinterpret_cast<const uint4*>(key)[j / 4];
             const unsigned below = own + (j < four ? 1u : 0u);  // an equal key counts if its number is lower
             node += (other.x < below) + (other.y < below);
-            ties += (other.z < below) + (other.w < below);
+            more += (other.z < below) + (other.w < below);
         }
+        node += more;
+        if (shift > 1) node += __shfl_xor_sync(KD_FULL_MASK, node, 2);
+        if (shift > 0) node += __shfl_xor_sync(KD_FULL_MASK, node, 1);
 #pragma unroll 1
-        for (int j = four; j < i; ++j) ties += key[j] == own;
-        node += ties;
-        f.place[i + 1] = Index(node), f.order[node] = Index(i + 1);
+        for (int j = four; j < i; ++j) node += key[j] == own;
+        if (part == 0 && begin + (t.thread >> shift) < n) f.place[i + 1] = Index(node + 1), f.order[node + 1] = Index(i + 1);
     }
 }
 

@@ -175,7 +175,8 @@ def test_rows_that_ascend_or_exceed_zero_are_reported(backend, row, status):
 def test_only_what_is_in_use_is_looked_at(backend):
     table = np.full((3, 4, 4), np.nan, np.float32)
     table[2, :2, :2] = np.log(np.float32([0.6, 0.3]))
-    built = build(backend, table, np.int32([0, -1, 6]), max_depth=np.int32([4, 4, 2]), max_rank=2)
+    caps = {"max_depth": np.int32([4, 4, 2]), "max_rank": 2}
+    built = build(backend, table, np.int32([0, -1, 6]), num_nodes=7, **caps)
     assert built.tree.status.tolist() == [0, 0, 0]
     assert built.tree.counts.tolist() == [1, 0, 7]
 
@@ -195,7 +196,13 @@ def test_minus_infinity_is_never_a_node(backend):
 def test_idle_slots_and_roots(backend):
     table = random_table(seed=1, batch=3, depth=2, width=2)
     built = run_into_poison(
-        backend, kd.tree_build, ids_for(table), table, np.int32([5, 6, 7]), np.int32([-1, 0, 2])
+        backend,
+        kd.tree_build,
+        ids_for(table),
+        table,
+        np.int32([5, 6, 7]),
+        np.int32([-1, 0, 2]),
+        num_nodes=3,
     )
     tree = built.tree.check()
     assert tree.counts.tolist() == [0, 1, 3]
