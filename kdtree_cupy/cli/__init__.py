@@ -25,11 +25,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "kdtree_cupy.cli.study",
         "Replay tree policies on traces; write a report with tables and figures.",
     ),
+    "generate": ("kdtree_cupy.cli.generate", "Write text with a real model, plainly or with draft trees."),
+    "record": ("kdtree_cupy.cli.record", "Record a trace of a real model and a drafter, to be studied."),
     "reproduce": ("kdtree_cupy.cli.reproduce", "Recompute published numbers from published inputs."),
     "trace": ("kdtree_cupy.cli.trace", "Look into, check and convert traces and other KDTR files."),
     "report": ("kdtree_cupy.cli.report", "Registers, spills, shared memory of every kernel; no GPU."),
     "selftest": ("kdtree_cupy.cli.selftest", "Every kernel against its reference on this machine."),
     "bench": ("kdtree_cupy.cli.bench", "Check and time every stage and the round on this machine."),
+    "export": ("kdtree_cupy.cli.export", "Cubins, a C header and an example for engines in C or C++."),
     "doctor": ("kdtree_cupy.cli.doctor", "Driver, devices, compilers, caches: what is wrong, and the cure."),
 }
 """Name of each sub-command: its module and its line in ``kdtree --help``."""
