@@ -197,10 +197,10 @@ _TOP = """\
 // kdtree_kernels.h: kernels of kdtree_cupy for {arch}, for the CUDA driver API.  Generated; do not edit.
 //
 // Per kernel: a struct of its arguments in order, and a function that launches it on a stream.
-// KD_..._BLOCK is the block size, or the most threads; KD_..._SHARED the most dynamic shared memory in bytes:
-// above 48 KiB set CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES once.  Grid, layouts and rules stand in the
-// comment above the kernels of each file.  Scratch that a comment asks to be zero must be zero before the first
-// launch.
+// KD_..._BLOCK is the block size, or the most threads; KD_..._SHARED the most dynamic shared memory in
+// bytes: above 48 KiB set CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES once.  Grid, layouts and rules
+// stand in the comment above the kernels of each file.  Scratch that a comment asks to be zero must be zero
+// before the first launch.
 #ifndef KDTREE_KERNELS_H
 #define KDTREE_KERNELS_H
 #include <cuda.h>
