@@ -43,6 +43,12 @@ ENGINE_LOGITS = 1e-5
 LOSSLESS_LOGITS = 1e-5
 """Tree against plain decoding in float32, tiny models: largest difference of a logit."""
 
+LOSSLESS_REAL = 2e-4
+"""The same for SmolLM2: 30 layers, logits up to 30."""
+
+RECORDED_HEAD = 0.1
+"""Log-probs of a block drafter whose float32 weights were rounded to bfloat16 after the recording."""
+
 CHI_SQUARE = 1e-3
 """Least p-value of a chi-square test with fixed seeds: passes once, passes always."""
 

@@ -45,6 +45,7 @@ class ModelConfig:
     n_routed_experts: int | None = None
     n_shared_experts: int | None = None
     num_experts_per_tok: int = 0
+    moe_intermediate_size: int = 0
     n_group: int | None = None
     topk_group: int | None = None
     topk_method: str = "noaux_tc"

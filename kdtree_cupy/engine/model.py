@@ -16,6 +16,7 @@ from .cache import PagedCache
 from .config import ModelConfig
 from .layers import gated_mlp, moe, rms_norm
 from .rope import RopeTable, frequencies
+from .tensors import layer_shapes
 
 Array = Any
 DTYPES = {"float32": np.float32, "float16": np.float16}
@@ -166,17 +167,16 @@ class Model:
 
     def _layer(self, index: int) -> dict[str, Array]:
         prefix, config = f"model.layers.{index}.", self.config
-        names = [name for name in self._weights if name.startswith(prefix)]
+        names = [name.removeprefix(prefix) for name in self._weights if name.startswith(prefix)]
         if not names:
             raise ValueError(f"weights: no tensor of layer {index}, wanted {config.num_hidden_layers} layers")
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            self._tensor(f"{prefix}{name}.weight", (config.hidden_size,))
-        expanded = f"{prefix}self_attn.kv_b_proj.weight" if config.is_mla else None
-        layer = {name.removeprefix(prefix): self._tensor(name) for name in names if name != expanded}
-        if expanded:
+        shapes = layer_shapes(config, routed="mlp.gate.weight" in names)
+        layer = {name: self._tensor(prefix + name, shape) for name, shape in shapes.items()}
+        known = [name for name in names if name not in shapes]  # biases, which few checkpoints have
+        layer |= {name: self._tensor(prefix + name) for name in known}
+        if config.is_mla:
             heads, nope, rank = config.num_attention_heads, config.qk_nope_head_dim, config.kv_lora_rank
-            shape = (heads * (nope + config.v_head_dim), rank)
-            both = self._tensor(expanded, shape).reshape(heads, -1, rank)
+            both = layer.pop("self_attn.kv_b_proj.weight").reshape(heads, -1, rank)
             layer["w_uk"] = self.xp.ascontiguousarray(both[:, :nope])
             layer["w_uv"] = self.xp.ascontiguousarray(both[:, nope:].transpose(0, 2, 1))
         return layer

