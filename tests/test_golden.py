@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kdtree_cupy.refs.masks import parent_status
 from tolerances import GOLDEN_ATTENTION, LSE_RELATIVE, assert_logprobs
 
 import kdtree_cupy as kd
 from kdtree_cupy import golden, masks
+from kdtree_cupy.refs.masks import parent_status
 
 GENERATORS = Path(__file__).resolve().parents[1] / "refs" / "golden"
 

@@ -8,10 +8,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from kdtree_cupy.refs import status, tree_accept
 
 import kdtree_cupy as kd
 from kdtree_cupy import limits
+from kdtree_cupy.refs import status, tree_accept
 
 REFS = Path(__file__).resolve().parents[1] / "refs"
 STAGES = ("topk_logprob", "tree_build", "verify_attn", "target_token", "tree_accept", "kv_commit")

@@ -11,6 +11,7 @@ from kdtree_cupy import reproduce as module
 from kdtree_cupy.cli import main
 from kdtree_cupy.reproduce import CHECKS, Row, reproduce
 
+
 @pytest.mark.parametrize("name", CHECKS)
 def test_published_numbers_agree(name):
     rows = reproduce(name)

@@ -8,7 +8,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from conftest import Backend, run_into_poison
-from kdtree_cupy.refs import verify_attn as reference
 from oracles import dense_attention, naive_attention
 from strategies import random_parents, tree_from
 from tolerances import (
@@ -24,6 +23,7 @@ from tolerances import (
 
 import kdtree_cupy as kd
 from kdtree_cupy import masks
+from kdtree_cupy.refs import verify_attn as reference
 
 DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16]
 SCALE = 192**-0.5

@@ -27,9 +27,7 @@ def parse_defines(pairs: tuple[str, ...]) -> dict[str, str]:
     type=click.Path(exists=True, file_okay=False),
     help="Folder of your own kernels, searched before the package's; repeat for several.",
 )
-@click.option(
-    "-D", "--define", "defines", multiple=True, metavar="NAME=VALUE", help="Macro to compile with."
-)
+@click.option("-D", "--define", "defines", multiple=True, metavar="NAME=VALUE", help="Macro to compile with.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, one object per kernel.")
 def command(
     files: tuple[str, ...],

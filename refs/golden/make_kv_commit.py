@@ -7,6 +7,7 @@ from typing import Any
 
 import golden_file as golden
 import numpy as np
+
 from kdtree_cupy.refs.kv_commit import kv_commit
 
 PATH = np.int32([[0, 1, 4, 6], [0, -1, -1, -1], [-1, -1, -1, -1], [0, 2, 3, -1]])

@@ -8,6 +8,7 @@ from typing import Any
 import golden_file as golden
 import make_tree_accept
 import numpy as np
+
 from kdtree_cupy.refs import masks
 
 

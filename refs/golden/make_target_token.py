@@ -8,6 +8,7 @@ from typing import Any
 import golden_file as golden
 import ml_dtypes
 import numpy as np
+
 from kdtree_cupy.refs.target_token import masses, target_token
 
 MARGIN = 1e-5  # ten times what backends may differ by

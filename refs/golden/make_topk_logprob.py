@@ -7,6 +7,7 @@ from pathlib import Path
 import golden_file as golden
 import ml_dtypes
 import numpy as np
+
 from kdtree_cupy.refs.topk_logprob import topk_logprob
 
 

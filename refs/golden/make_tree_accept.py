@@ -8,6 +8,7 @@ from typing import Any
 import golden_file as golden
 import make_tree_build
 import numpy as np
+
 from kdtree_cupy.refs.tree_accept import tree_accept
 from kdtree_cupy.refs.tree_build import Tree, empty_tree, tree_build
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import golden_file as golden
 import numpy as np
+
 from kdtree_cupy.refs.tree_build import tree_build
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import golden_file as golden
 import ml_dtypes
 import numpy as np
+
 from kdtree_cupy.refs.masks import pack_mask
 from kdtree_cupy.refs.verify_attn import verify_attn
 
