@@ -16,7 +16,7 @@ from .context import Context, Drafter
 from .generate import Generation, generate
 from .model import Model
 from .ngram import NGramDrafter
-from .session import Round
+from .rounds import Round
 
 __all__ = [
     "Context",

@@ -89,12 +89,13 @@ def read(q: Array, rows: Array, hidden: Array, length: int, scale: float, xp: An
     total, groups = len(rows), rows.shape[1] // (2 * size)
     keys, values = rows.reshape(total, 2, groups, size).transpose(1, 2, 0, 3)
     queries = q.reshape(n, groups, heads // groups, size).transpose(1, 2, 0, 3)
-    scores = queries.reshape(groups, -1, size) @ keys.transpose(0, 2, 1) * np.float32(scale)
+    scores = (queries.reshape(groups, -1, size) @ keys.transpose(0, 2, 1)).astype(np.float32, copy=False)
+    scores *= np.float32(scale)
     scores = scores.reshape(groups, heads // groups, n, total)
     scores[..., length:] = xp.where(hidden, np.float32(-np.inf), scores[..., length:])
     weights = xp.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
-    out = weights.reshape(groups, -1, total) @ values
+    out = weights.astype(q.dtype, copy=False).reshape(groups, -1, total) @ values
     return out.reshape(groups, heads // groups, n, size).transpose(2, 0, 1, 3).reshape(n, heads * size)
 
 

@@ -16,7 +16,8 @@ import numpy as np
 from ..limits import MAX_BUDGET
 from .context import Drafter, depth_of
 from .model import Model
-from .session import Round, Session, Settings
+from .rounds import Round, Settings
+from .session import Session
 
 MODES = ("ar", "chain", "ddtree")
 

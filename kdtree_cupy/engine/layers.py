@@ -14,9 +14,10 @@ Weights = Mapping[str, Array]
 
 
 def rms_norm(x: Array, weight: Array, eps: float, xp: Any) -> Array:
-    """Return ``x / rms(x) * weight`` along the last axis, float32."""
-    scale = xp.sqrt((x * x).mean(axis=-1, keepdims=True) + np.float32(eps))
-    return x / scale * weight
+    """Return ``x / rms(x) * weight`` along the last axis, in float32 inside and in the type of ``x``."""
+    wide = x.astype(np.float32, copy=False)
+    scale = xp.sqrt((wide * wide).mean(axis=-1, keepdims=True) + np.float32(eps))
+    return (wide / scale * weight).astype(x.dtype, copy=False)
 
 
 def linear(x: Array, layer: Weights, name: str) -> Array:
@@ -91,6 +92,7 @@ def moe(x: Array, layer: Weights, config: ModelConfig, xp: Any) -> Array:
     logits = x.astype(np.float32) @ layer["mlp.gate.weight"].astype(np.float32).T
     chosen, shares = route(logits, layer.get("mlp.gate.e_score_correction_bias"), config, xp)
     out = xp.zeros_like(x)
+    shares = shares.astype(x.dtype, copy=False)
     on_host = chosen if xp is np else chosen.get()
     for expert in np.unique(on_host).tolist():
         token, slot = np.nonzero(on_host == expert)

@@ -11,7 +11,7 @@ import numpy as np
 from .context import Drafter
 from .generate import Generation, generate
 from .model import Model
-from .session import Round
+from .rounds import Round
 
 ALLOWED = 4.0
 """A flip is rounding if the two best logits of plain decoding are closer than this times the difference."""
@@ -71,7 +71,8 @@ def recorded(model: Model, prompts: Sequence[np.ndarray], **options: Any) -> Rec
             found = passes[one.request][0, :1]  # a pass per prompt
         else:
             del passes[:-1]
-            found = passes[0][one.request, one.path][: len(one.tokens)]
+            path = model.xp.asarray(one.path[: len(one.tokens)])
+            found = passes[0][one.request, path]
         kept[one.request].append(found.get() if hasattr(found, "get") else found)
 
     done = generate(tapped, prompts, on_round=note, **options)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,51 +15,11 @@ from ..tree_accept import tree_accept
 from ..tree_build import tree_build
 from .context import Context, Drafter, check_rows, depth_of
 from .model import Model
+from .rounds import Round, Settings
 
 Array = Any
 CHUNK = 256
 """Most prompt tokens of one pass."""
-
-
-class Round(NamedTuple):
-    """One round of one request.
-
-    Attributes
-    ----------
-    index : int
-        0 for the prompt's own pass, which gives the first token; rounds proper count from 1.
-    request : int
-    root : int
-        Place of the root in the response; -1 for the prompt's pass.
-    tree : DraftTree or None
-        A batch of one, on the host.
-    path : list of int
-        Accepted nodes, root included.
-    tokens : list of int
-        What the round adds to the response: drafts on the path, then the target's own token; cut at a stop
-        token and at ``max_new``.
-    """
-
-    index: int
-    request: int
-    root: int
-    tree: DraftTree | None
-    path: list[int]
-    tokens: list[int]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Arguments of :func:`~kdtree_cupy.engine.generate.generate`; nodes of a round; seeds by request."""
-
-    mode: str
-    nodes: int
-    max_new: int
-    temperature: float
-    top_p: float
-    seeds: tuple[tuple[int, int], ...]
-    stop_tokens: tuple[int, ...]
-    page_size: int
 
 
 class Session:
@@ -215,7 +174,7 @@ class Session:
         if self._features is None:
             shape = (*self.tokens.shape, found.shape[-1])
             self._features = self.model.xp.zeros(shape, np.float32)
-        self._features[b, start : start + path.size] = found[row, path]
+        self._features[b, start : start + path.size] = found[row, self.model.xp.asarray(path)]
 
     def _finish(
         self, b: int, trees: DraftTree, path: np.ndarray, following: int, features: Array | None

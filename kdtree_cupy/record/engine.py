@@ -11,7 +11,8 @@ import numpy as np
 from ..engine.context import Drafter
 from ..engine.generate import generate
 from ..engine.model import Model
-from ..engine.session import CHUNK, Session, Settings
+from ..engine.rounds import Settings
+from ..engine.session import CHUNK, Session
 from ..engine.topk import best_tokens
 from ..trace_writer import TraceWriter
 from .rows import draft_rows
