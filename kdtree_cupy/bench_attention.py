@@ -50,11 +50,11 @@ def attention_case(place: Place, shape: Shape, l2_bytes: int) -> Case:
     inputs = copies(place, cache, l2_bytes)
 
     def check() -> None:
-        out.out.fill(0)
+        place.raw(out.out).fill(0)
         verify_attn(q, cache, tree_kv, mask, lengths, out=out, **options)
         for b in checked_requests(batch):
-            kv = place.xp.concatenate([cache[b, : shape.prefix], tree_kv[b]])
-            _check(place, shape.dtype, q[b], kv, visible[b], (out.out[b], out.lse[b]))
+            kv = place.xp.concatenate([place.wide(cache[b, : shape.prefix]), place.wide(tree_kv[b])])
+            _check(place, shape.dtype, place.wide(q[b]), kv, visible[b], (out.out[b], out.lse[b]))
 
     def on_the_host() -> None:
         host = [place.host(a) for a in (q, cache, tree_kv, mask, lengths)]
@@ -70,14 +70,13 @@ def attention_case(place: Place, shape: Shape, l2_bytes: int) -> Case:
 
 
 def _check(
-    place: Place, dtype: str, q: Array, kv: Array, visible: np.ndarray, got: tuple[Array, Array]
+    place: Place, dtype: str, q: Array, keys: Array, visible: np.ndarray, got: tuple[Array, Array]
 ) -> None:
-    """Compare some nodes of one request, all heads, with float64 where the arrays are."""
+    """Compare some nodes of one request, all heads, with float64 where the arrays are; q and keys are."""
     xp, nodes = place.xp, q.shape[0]
     some = np.unique(np.linspace(0, nodes - 1, min(nodes, CHECKED_NODES)).astype(np.int64))
-    chosen, keys = place.array(some), place.wide(kv)
-    prefix = keys.shape[0] - nodes
-    rows = place.wide(q[chosen]).reshape(-1, WIDTH)
+    chosen, prefix = place.array(some), keys.shape[0] - nodes
+    rows = q[chosen].reshape(-1, WIDTH)
     scores = (rows @ keys.T * SCALE).reshape(some.size, -1, keys.shape[0])
     hidden = np.concatenate([np.zeros((some.size, prefix), bool), ~visible[some]], axis=1)
     scores = xp.where(place.array(hidden)[:, None], -np.inf, scores)
@@ -86,7 +85,7 @@ def _check(
     total = mass.sum(-1, keepdims=True)
     wanted = (mass / total) @ keys[:, :LATENT]
     lse = (peak + xp.log(total))[..., 0]
-    mine = place.wide(got[0][chosen])
+    mine = place.wide(got[0])[chosen]
     norm = lambda x: float(xp.sqrt((x * x).sum()))  # noqa: E731
     errors = (
         norm(mine - wanted) / norm(wanted),

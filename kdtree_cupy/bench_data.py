@@ -67,10 +67,14 @@ class Place:
         bits >>= np.uint32(16)
         return bits.astype(np.uint16).view(numpy_dtype("bfloat16"))
 
+    def raw(self, x: Array) -> Array:
+        """Return ``x``, bfloat16 as its bits: CuPy need not know that type."""
+        return x.view(np.uint16) if x.dtype.name == "bfloat16" else x
+
     def wide(self, x: Array) -> Array:
         """Return ``x`` in float64."""
         if x.dtype.name == "bfloat16":
-            bits = x.view(np.uint16).astype(np.uint32) << np.uint32(16)
+            bits = self.raw(x).astype(np.uint32) << np.uint32(16)
             x = bits.view(np.float32)
         return x.astype(np.float64)
 

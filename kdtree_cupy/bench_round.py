@@ -52,8 +52,10 @@ def round_input(place: Place, shape: Shape, seed: int, *, layers: int = LAYERS) 
         tree_kv=place.bytes(seed + 1, (layers, shape.batch, nodes, ROW_BYTES)),
         dtype=numpy_dtype(shape.dtype), xp=xp,
     )  # fmt: skip
-    buffers.draft_logits[...] = place.peaked_logits(seed, shape.batch, shape.depth, shape.vocab, shape.dtype)
-    buffers.target_logits[...] = place.normal(seed + 2, (shape.batch, nodes, shape.vocab), shape.dtype)
+    logits = place.peaked_logits(seed, shape.batch, shape.depth, shape.vocab, shape.dtype)
+    place.raw(buffers.draft_logits)[...] = place.raw(logits)
+    logits = place.normal(seed + 2, (shape.batch, nodes, shape.vocab), shape.dtype)
+    place.raw(buffers.target_logits)[...] = place.raw(logits)
     buffers.budgets.fill(shape.budget)
     given = RoundInput(place, buffers, prefix)
     given.reset()

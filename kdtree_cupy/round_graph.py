@@ -20,11 +20,15 @@ class RoundGraph:
     ----------
     graph : cupy.cuda.Graph
     buffers : RoundBuffers
+    stream : cupy.cuda.Stream
+        That of the capture: kept, because scratch memory in the graph belongs to it, and a new stream could
+        get its number.
     """
 
-    def __init__(self, graph: Any, buffers: RoundBuffers) -> None:
+    def __init__(self, graph: Any, buffers: RoundBuffers, stream: Any) -> None:
         self.graph = graph
         self.buffers = buffers
+        self._captured_on = stream
 
     def launch(self, stream: Any = None) -> None:
         """Run one round; ``stream`` is a CuPy stream, by default the current one."""
@@ -92,4 +96,4 @@ def capture(
             raise
         graph = stream.end_capture()
     stream.synchronize()
-    return RoundGraph(graph, buffers)
+    return RoundGraph(graph, buffers, stream)
