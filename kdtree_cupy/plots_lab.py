@@ -9,7 +9,7 @@ import numpy as np
 from . import style
 from .lab import DRAFTS, SHOWN
 from .plots import PANEL
-from .plots_shootout import grid, short
+from .plots_shootout import grid, short, title
 from .shootout import Shootout
 
 if TYPE_CHECKING:
@@ -42,9 +42,7 @@ def plot_calibration(result: Shootout) -> Figure:
         bottom.set_ylabel("calibration error")
         bottom.set_xlabel("depth")
         bottom.legend()
-    figure.suptitle(
-        "Calibration per depth, leave one sequence out (above 1: overconfident; band: all fits)", fontsize=9
-    )
+    title(figure, "Calibration per depth, leave one sequence out (above 1: overconfident; band: all fits)")
     return figure
 
 
@@ -70,9 +68,9 @@ def plot_truncation(result: Shootout) -> Figure:
         ax.tick_params(axis="x", labelrotation=30)
         ax.grid(axis="x", visible=False)
         ax.set_title(f"{short(part.name)}, DDTree, B = {SHOWN}", fontsize=9)
-    figure.suptitle(
+    title(
+        figure,
         "Fewer ranks, half precision (numbers: positions whose acceptance changes; rounds certified exact)",
-        fontsize=9,
     )
     return figure
 
@@ -93,7 +91,5 @@ def plot_verifiers(result: Shootout) -> Figure | None:
         ax.set_ylabel("acceptance at the first node (%)")
         ax.set_title(f"{short(part.name)}, k = {DRAFTS} drafts", fontsize=9)
     axes[0, 0].legend(loc="lower left", fontsize=7)
-    figure.suptitle(
-        "Verifiers at one node, exact on the recorded best tokens of both models, normalised", fontsize=9
-    )
+    title(figure, "Verifiers at one node, exact on the recorded best tokens of both models, normalised")
     return figure

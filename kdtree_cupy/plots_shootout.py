@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,6 +36,11 @@ def grid(down: int, across: int, size: tuple[float, float] = PANEL, **options: b
         **options,
     )
     return figure, axes
+
+
+def title(figure: Figure, text: str) -> None:
+    """Put a title over a figure, in as many lines as its width wants."""
+    figure.suptitle(textwrap.fill(text, int(figure.get_figwidth() / 0.068)), fontsize=9)
 
 
 def _order(result: Shootout) -> list[str]:
@@ -79,7 +85,7 @@ def plot_contest(result: Shootout) -> Figure:
         ax.set_xlabel("tau (bonus counted), mean over sequences")
         ax.set_title(f"{short(label)}\noracle on the kept ranks: {best[0]['oracle_tau']:.2f}", fontsize=9)
         ax.legend(loc="lower right")
-    figure.suptitle("Policies at equal budgets, 95% bootstrap over sequences (dotted: DDTree)", fontsize=9)
+    title(figure, "Policies at equal budgets, 95% bootstrap over sequences (dotted: DDTree)")
     return figure
 
 
@@ -111,9 +117,9 @@ def plot_differences(result: Shootout) -> Figure:
         ax.set_yticks(range(len(names)), [style.policy_label(n) for n in names])
         ax.set_xlabel("difference in tau to DDTree, per sequence")
         ax.set_title(f"{short(label)}, B = {budget}", fontsize=9)
-    figure.suptitle(
+    title(
+        figure,
         "Paired differences, 95% bootstrap; right: sequences better:worse and sign test (filled: p < 0.05)",
-        fontsize=9,
     )
     return figure
 
@@ -177,7 +183,7 @@ def plot_adaptive(result: Shootout) -> Figure:
             ax.legend(loc="best")
             if row == len(contexts) - 1:
                 ax.set_xlabel(f"nodes used (cap {WIDE})")
-    figure.suptitle(f"Adaptive budgets under the published costs {COST}; x: predicted speedup", fontsize=9)
+    title(figure, f"Adaptive budgets under the published costs {COST}; x: predicted speedup")
     return figure
 
 
@@ -214,5 +220,5 @@ def plot_wide(result: Shootout) -> Figure:
         budget_axis(bottom, budgets)
         bottom.set_ylabel("predicted speedup (x)")
         bottom.legend(loc="lower right")
-    figure.suptitle(f"Every budget from one build of {WIDE} nodes (costs: {COST}, published)", fontsize=9)
+    title(figure, f"Every budget from one build of {WIDE} nodes (costs: {COST}, published)")
     return figure
