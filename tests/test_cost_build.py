@@ -99,8 +99,9 @@ def test_tables_of_the_benchmark_scripts(tmp_path):
         for r in ROWS for p in (0, *PREFIXES)
     ]  # fmt: skip
     attention += [attention[0] | {"provider": "torch sdpa", "us": 1e9}, attention[0] | {"b": 8, "us": 1e9}]
+    card = {"gpu": base["gpu"]}
     tree = [
-        {"stage": s, "version": v, "batch": b, "budget": n, "us_median": 5 + 900 * (v == 1), "gpu": base["gpu"]}
+        card | {"stage": s, "version": v, "batch": b, "budget": n, "us_median": 5 + 900 * (v == 1)}
         for s in ("tree_build", "tree_accept") for v in (1, 2) for b in (1, 8) for n in (16, 64)
     ]  # fmt: skip
     stages = [
