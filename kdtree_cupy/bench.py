@@ -117,7 +117,8 @@ def run_bench(
 
     Notes
     -----
-    A case that fails its check is named in ``wrong`` and not timed.  Waits for the device.
+    A case that fails its check is named in ``wrong`` and not timed; Ctrl-C ends the run and keeps the rows so
+    far.  Waits for the device.
     """
     place, top = Place(KernelLibrary(backend=backend)), ceilings(backend)
     facts = machine(backend) | {"command": command}
@@ -131,6 +132,9 @@ def run_bench(
                 record["rows"].append(row)
                 record["samples"].append([round(x, 4) for x in samples])
                 (say or _silent)(describe(row))
+        except KeyboardInterrupt:
+            record["wrong"].append(f"interrupted at {stage} {shape}; rows so far are kept")
+            break
         except (ValueError, KernelError) as error:
             record["wrong"].append(f"{stage} {shape}: {error}")
             (say or _silent)(f"NOT TIMED: {record['wrong'][-1]}")

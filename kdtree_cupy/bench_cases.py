@@ -88,9 +88,9 @@ REFERENCE_NUMBERS = 6e6
 
 
 def copies(place: Place, array: Array, l2_bytes: int) -> list[Array]:
-    """Return the array, and as many copies as exceed the L2 cache twice, if that takes at most 48."""
+    """Return the array, and as many copies as exceed the L2 cache twice, if that takes at most 256."""
     count = int(2 * l2_bytes / max(array.nbytes, 1)) if place.backend == "cuda" else 0
-    return [array, *(array.copy() for _ in range(count if count <= 48 else 0))]
+    return [array, *(array.copy() for _ in range(count if count <= 256 else 0))]
 
 
 def topk_case(place: Place, shape: Shape, l2_bytes: int) -> Case:
