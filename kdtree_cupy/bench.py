@@ -135,7 +135,7 @@ def run_bench(
         except KeyboardInterrupt:
             record["wrong"].append(f"interrupted at {stage} {shape}; rows so far are kept")
             break
-        except (ValueError, KernelError) as error:
+        except (ValueError, KernelError, MemoryError) as error:
             record["wrong"].append(f"{stage} {shape}: {error}")
             (say or _silent)(f"NOT TIMED: {record['wrong'][-1]}")
     record["clocks"].append(clocks())
