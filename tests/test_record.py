@@ -1,5 +1,8 @@
 """Recordings: they replay to what live decoding accepted, and continue after an interruption."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from engine_tools import prompts_for, real, small_gqa, tiny
@@ -152,6 +155,29 @@ def test_hugging_face_models(tmp_path):
         hf.record(theirs, prompts, random_head(ours), tmp_path / "x.kdtr", **options)
     sampled = hf.record(theirs, prompts, NGramDrafter(96, 5), tmp_path / "s.kdtr", temperature=1.0, **options)
     assert load_trace(sampled).header["temperature"] == 1.0
+
+
+@pytest.mark.slow
+def test_the_example_of_the_docs_runs(tmp_path, monkeypatch):
+    pytest.importorskip("torch", reason="record.hf: torch is not installed")
+    transformers = pytest.importorskip("transformers", reason="record.hf: transformers is not installed")
+    tokenizers = pytest.importorskip("tokenizers", reason="record.hf: tokenizers is not installed")
+    words = {word: i for i, word in enumerate(["end", "one", "two", "three", "four", "five"])}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="end"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="end").save_pretrained(tmp_path)
+    config = transformers.LlamaConfig(
+        vocab_size=20, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
+    text = (Path(__file__).resolve().parents[1] / "docs" / "traces.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```py\n(.*?)```", text, re.S)
+    monkeypatch.chdir(tmp_path)
+    code = code.replace("path/or/name/of/a/model", str(tmp_path))
+    exec(compile(code, "docs/traces.md", "exec"), {"__name__": "example"})
+    trace = load_trace("hf.kdtr")
+    assert (trace.sequences, trace.depth, trace.width) == (2, 4, 16)
+    assert trace.lengths.max() > 1
 
 
 @pytest.mark.slow

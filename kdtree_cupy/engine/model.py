@@ -163,7 +163,9 @@ class Model:
         found = self._weights[name]
         if shape is not None and found.shape != shape:
             raise ValueError(f"weights: {name}: got shape {found.shape}, wanted {shape}")
-        return self.xp.asarray(np.ascontiguousarray(found).astype(self.dtype, copy=False))
+        if isinstance(found, np.ndarray):
+            found = np.ascontiguousarray(found)
+        return self.xp.asarray(found.astype(self.dtype, copy=False))
 
     def _layer(self, index: int) -> dict[str, Array]:
         prefix, config = f"model.layers.{index}.", self.config
