@@ -23,6 +23,7 @@ from kdtree_cupy import DraftTree, tree_accept, tree_build
 from kdtree_cupy.library import KernelLibrary
 from kdtree_cupy.library.resolve import resolve
 from kdtree_cupy.stage_run import leaves
+from kdtree_cupy.timing import graph_times, summary
 from kdtree_cupy.tree_accept import Accepted
 from kdtree_cupy.tree_accept import launch as launch_accept
 from kdtree_cupy.tree_accept import new_results as new_accepted
@@ -69,26 +70,7 @@ def peaked_rows(seed: int, batch: int, width: int, *, bf16: bool = False) -> tup
 
 def time_graph(launch: Any) -> tuple[float, float, float]:
     """Return median, 20th and 80th percentile in microseconds of one launch inside a replayed graph."""
-    import cupy
-
-    stream = cupy.cuda.Stream(non_blocking=True)
-    begin, end = cupy.cuda.Event(), cupy.cuda.Event()
-    with stream:
-        launch()
-        stream.synchronize()
-        stream.begin_capture()
-        for _ in range(LAUNCHES):
-            launch()
-        graph = stream.end_capture()
-        times = []
-        for i in range(REPLAYS + 2):
-            begin.record()
-            graph.launch()
-            end.record()
-            stream.synchronize()
-            if i >= 2:
-                times.append(1e3 * cupy.cuda.get_elapsed_time(begin, end) / LAUNCHES)
-    return tuple(float(np.percentile(times, p)) for p in (50, 20, 80))
+    return summary(graph_times([launch], replays=REPLAYS, launches=LAUNCHES))[:3]
 
 
 def assert_equal(what: str, got: Any, wanted: Any) -> None:
