@@ -73,3 +73,9 @@ def read_bench(path: Path) -> list[dict[str, Any]]:
     for i, row in enumerate(out):
         row["samples"] = samples[i] if len(samples) == len(out) else None
     return out
+
+
+def stored(name: str = "bench_h200.csv") -> Path | None:
+    """Return a table of the checkout's ``benchmarks/results``; None in an installed package."""
+    path = Path(__file__).resolve().parents[1] / "benchmarks" / "results" / name
+    return path if path.is_file() else None
