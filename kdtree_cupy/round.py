@@ -46,7 +46,7 @@ def decode_round(
         **options,
     )
     if b.cost is not None:
-        tree_budget(b.built, b.cost, library=library)
+        tree_budget(b.built, b.cost, b.contexts, library=library)
     target_model(b)
     target_token(b.target_logits, temperature=b.temperature, uniforms=b.uniforms, out=b.targets, **options)
     tree_accept(b.built.tree, b.targets.tokens, max_depth=b.depth, out=b.accepted, **options)

@@ -49,9 +49,10 @@ class RoundBuffers:
         Ranks K kept per position.
     temperature : float
         Of the target; 0 is greedy.
-    cost : float64 [N] or [b, N], or None
-        Cost of a round by draft nodes; trees are then cut where tokens per time are best, ``budgets`` being
-        the most (:func:`kdtree_cupy.tree_budget.tree_budget`).
+    cost, contexts
+        Cost of a round by draft nodes, float64 [N] or [b, N], or with ``contexts`` [C] a table [C, N]; None
+        for none.  Trees are cut where tokens per time are best, ``budgets`` being the most
+        (:func:`kdtree_cupy.tree_budget.tree_budget`).
     """
 
     draft_logits: Array
@@ -71,6 +72,7 @@ class RoundBuffers:
     width: int
     temperature: float
     cost: Array | None = None
+    contexts: Array | None = None
 
     @property
     def batch(self) -> int:
@@ -105,7 +107,7 @@ def round_buffers(
     page_table: Array | None = None,
     dtype: Any = "float32",
     temperature: float = 0.0,
-    cost: Array | None = None,
+    cost: Array | tuple[Array, Array] | None = None,
     xp: Any = np,
 ) -> RoundBuffers:
     """Allocate the buffers of a round; all slots start idle.
@@ -120,8 +122,9 @@ def round_buffers(
         Of the draft and target logits.
     temperature : float
         Above 0, ``uniforms`` is allocated too and must be refilled before each round.
-    cost : float64 [N] or [b, N], optional
-        Where given, each tree is cut to the nodes that pay; rows may be rewritten between rounds.
+    cost : float64 [N] or [b, N], or (float64 [C, N], float64 [C]), optional
+        Where given, each tree is cut to the nodes that pay; a pair is a table and its contexts.  May be
+        rewritten between rounds.
     xp : module
         ``numpy`` or ``cupy``: where the arrays live.
 
@@ -143,6 +146,7 @@ def round_buffers(
     def ints(*shape: int, fill: int = 0) -> Array:
         return xp.full(shape, fill, np.int32)
 
+    cost, contexts = cost if isinstance(cost, tuple) else (cost, None)
     b, n = batch, num_nodes
     roots, lengths = ints(b), ints(b)
     tree = DraftTree(
@@ -167,4 +171,5 @@ def round_buffers(
         width=width,
         temperature=temperature,
         cost=None if cost is None else xp.asarray(cost, np.float64),
+        contexts=None if contexts is None else xp.asarray(contexts, np.float64),
     )

@@ -32,7 +32,9 @@ DYNAMIC_SHARED = {"tree_budget_v1": 8 * MAX_NODES}
 """Most dynamic shared memory of the kernel, in bytes."""
 
 
-def tree_budget(built: TreeBuild, cost: Array, *, library: Any = None) -> TreeBuild:
+def tree_budget(
+    built: TreeBuild, cost: Array, contexts: Array | None = None, *, library: Any = None
+) -> TreeBuild:
     """Cut every tree, in place, to the n draft nodes with the most expected tokens per time.
 
     The rate of n is ``(1 + Phi(n)) / cost[n]``, Phi(n) being the summed probability of the first n nodes.
@@ -47,6 +49,9 @@ def tree_budget(built: TreeBuild, cost: Array, *, library: Any = None) -> TreeBu
         What a whole round with n draft nodes costs, n = 0..N-1, in any unit; one row for all, or one per
         request (prefixes differ).  Entries that are not finite and above 0 are never chosen; if a request
         has no other, its tree stays.  :func:`kdtree_cupy.cost.round_in_ar_steps` makes such rows.
+    contexts : float64 [C], optional
+        Ascending prefixes; ``cost`` is then a table [C, N], taken at each request's prefix (its root's
+        position), linear between contexts and flat outside.
     library : KernelLibrary, optional
         Where kernels come from; None follows the kind of the arrays.
 
@@ -75,26 +80,33 @@ def tree_budget(built: TreeBuild, cost: Array, *, library: Any = None) -> TreeBu
     dims["W"] = -(-slots // 32)
     checks.array(mask, "built.mask", "uint32", "b N W", dims)
     checks.array(positions, "built.positions", "int32", "b N", dims)
-    checks.array(cost, "cost", "float64", "N" if len(getattr(cost, "shape", ())) == 1 else "b N", dims)
+    if contexts is not None:
+        checks.array(contexts, "contexts", "float64", "C", dims)
+        checks.array(cost, "cost", "float64", "C N", dims)
+        checks.integer(dims["C"], "contexts: C", 1, 2**20)
+    else:
+        checks.array(cost, "cost", "float64", "N" if len(getattr(cost, "shape", ())) == 1 else "b N", dims)
     arrays = [getattr(tree, name) for name in CUT] + [mask, positions]
     names = [f"built.tree.{name}" for name in CUT] + ["built.mask", "built.positions"]
-    run = resolve(library, {"cost": cost} | dict(zip(names, arrays, strict=True)))
+    run = resolve(library, {"cost": cost, "contexts": contexts} | dict(zip(names, arrays, strict=True)))
     if run.backend == "numpy":
         host = DraftTree(*(run.numpy(getattr(tree, name)) for name in DraftTree.__dataclass_fields__))
-        cut = reference.tree_budget(host, run.numpy(mask), run.numpy(positions), run.numpy(cost))
+        given = [run.numpy(value) for value in (mask, positions, cost)]
+        cut = reference.tree_budget(host, *given, None if contexts is None else run.numpy(contexts))
         stage_run.deliver(run, arrays, cut)
     else:
-        launch(run, arrays, cost, slots)
+        launch(run, arrays, cost, contexts, slots)
     return built
 
 
-def launch(run: Run, arrays: list[Array], cost: Array, slots: int) -> None:
+def launch(run: Run, arrays: list[Array], cost: Array, contexts: Array | None, slots: int) -> None:
     """Run the kernel on checked arguments: tree arrays as in :data:`CUT`, then mask and positions."""
     threads = min(-(-slots // 32) * 32, 256)
-    stride = slots if len(cost.shape) == 2 else 0
+    stride = slots if len(cost.shape) == 2 and contexts is None else 0
+    rows = 0 if contexts is None else int(contexts.shape[0])
     run.launch(
         "tree_budget.cu", "tree_budget_v1", int(arrays[0].shape[0]), threads,
-        (cost, *arrays, slots, stride), shared_bytes=8 * slots,
+        (cost, contexts, *arrays, slots, stride, rows), shared_bytes=8 * slots,
     )  # fmt: skip
 
 

@@ -3,8 +3,10 @@
 // Algorithm  one block a request.  All threads: probability of each node; one thread: running sum in node order; all
 //            threads: rate (1 + sum) / cost of each n, best rate of the block (lowest n on ties); then the slots from
 //            there on become padding.
-// Inputs     cost (N,) or (b, N) float64 with cost_stride 0 or N: cost of a round of n draft nodes, in any unit.  Numbers
-//            that are not finite and above 0 are never chosen; if there is no other, the tree stays as it is
+// Inputs     cost (N,) or (b, N) float64 with cost_stride 0 or N: cost of a round of n draft nodes, in any unit; or,
+//            with contexts (C,) float64 ascending, (C, N): linear between contexts at the prefix of each request (its
+//            root's position), flat outside.  Numbers that are not finite and above 0 are never chosen; if there is
+//            no other, the tree stays as it is
 // In place   tokens, parents, depths, ranks (b, N) int32; scores (b, N) float64; counts (b,) int32;
 //            mask (b, N, W) uint32; positions (b, N) int32.  counts <= 0: nothing is touched
 // Launch     tree_budget_v1: grid b, block 256, dynamic shared 8 * KD_MAX_NODES
@@ -36,17 +38,34 @@ __device__ __forceinline__ double exact_exp(double x)
     return __dmul_rn(value, __longlong_as_double((long long)(int(k) + 1023) << 52));  // 2^k, k >= -1010: exact
 }
 
+// Two rows of a table and how far between them a prefix lies.
+struct Rows { const double *low, *high; double part; };
+
+__device__ __forceinline__ Rows rows_at(
+    const double* cost, const double* contexts, int count, int num_nodes, int prefix)
+{
+    const double at = double(prefix);
+    int c = 0;
+    while (c + 1 < count && contexts[c + 1] <= at) ++c;
+    const double* low = cost + (long long)c * num_nodes;
+    if (c + 1 == count || at <= contexts[c]) return {low, low, 0.0};
+    return {low, low + num_nodes, __ddiv_rn(__dadd_rn(at, -contexts[c]), __dadd_rn(contexts[c + 1], -contexts[c]))};
+}
+
 extern "C" __global__ void __launch_bounds__(KD_BUDGET_BLOCK)
-tree_budget_v1(const double* __restrict__ cost, int* __restrict__ tokens, int* __restrict__ parents,
-    int* __restrict__ depths, int* __restrict__ ranks, double* __restrict__ scores, int* __restrict__ counts,
-    unsigned* __restrict__ mask, int* __restrict__ positions, int num_nodes, int cost_stride)
+tree_budget_v1(const double* __restrict__ cost, const double* __restrict__ contexts, int* __restrict__ tokens,
+    int* __restrict__ parents, int* __restrict__ depths, int* __restrict__ ranks, double* __restrict__ scores,
+    int* __restrict__ counts, unsigned* __restrict__ mask, int* __restrict__ positions, int num_nodes, int cost_stride,
+    int num_contexts)
 {
     DYN_SHARED(double, expected);
     __shared__ double rates[KD_BUDGET_BLOCK / 32];
     __shared__ int places[KD_BUDGET_BLOCK / 32];
     const int b = int(blockIdx.x), thread = int(threadIdx.x), threads = int(blockDim.x);
     const long long at = (long long)b * num_nodes;
-    const double* own_cost = cost + (long long)b * cost_stride;
+    const double* own = cost + (long long)b * cost_stride;
+    Rows rows = {own, own, 0.0};
+    if (num_contexts) rows = rows_at(cost, contexts, num_contexts, num_nodes, positions[at]);
     const int count = min(counts[b], num_nodes);
     if (count <= 0) return;  // the whole block
     for (int n = thread; n < count; n += threads) expected[n] = n ? exact_exp(scores[at + n]) : 1.0;
@@ -58,10 +77,10 @@ tree_budget_v1(const double* __restrict__ cost, int* __restrict__ tokens, int* _
     double rate = -1.0;  // every real rate is above 0
     int best = count - 1;
     for (int n = thread; n < count; n += threads) {
-        const double price = own_cost[n];
+        const double price = __dadd_rn(rows.low[n], __dmul_rn(__dadd_rn(rows.high[n], -rows.low[n]), rows.part));
         if (!(price > 0.0 && price < __longlong_as_double(0x7ff0000000000000ll))) continue;
-        const double own = expected[n] / price;
-        if (own > rate) rate = own, best = n;
+        const double gain = __ddiv_rn(expected[n], price);
+        if (gain > rate) rate = gain, best = n;
     }
     for (int offset = 16; offset > 0; offset >>= 1) {
         const double other = __shfl_xor_sync(KD_FULL_MASK, rate, offset);

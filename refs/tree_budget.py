@@ -62,10 +62,32 @@ def best_count(scores: np.ndarray, count: int, cost: np.ndarray) -> int:
     return best
 
 
-def tree_budget(tree: masks.AnyTree, mask: np.ndarray, positions: np.ndarray, cost: np.ndarray) -> Cut:
-    """Return the trees [b, N] cut by ``cost``, float64 [N] or [b, N]: what a round of n draft nodes costs."""
+def cost_at(cost: np.ndarray, contexts: np.ndarray, prefix: int) -> np.ndarray:
+    """Return the row of ``cost`` [C, N] at a prefix: linear between contexts, flat outside."""
+    c = max(0, int(np.searchsorted(contexts, prefix, side="right")) - 1)
+    if c + 1 == contexts.size or prefix <= contexts[c]:
+        return cost[c]
+    part = (prefix - contexts[c]) / (contexts[c + 1] - contexts[c])
+    with np.errstate(invalid="ignore"):
+        return cost[c] + (cost[c + 1] - cost[c]) * part
+
+
+def tree_budget(
+    tree: masks.AnyTree,
+    mask: np.ndarray,
+    positions: np.ndarray,
+    cost: np.ndarray,
+    contexts: np.ndarray | None = None,
+) -> Cut:
+    """Return the trees [b, N] cut by ``cost``, float64 [N] or [b, N]: what a round of n draft nodes costs.
+
+    With ``contexts`` [C] it is a table [C, N], and the root's position says which row is a request's.
+    """
     batch, slots = tree.tokens.shape
-    cost = np.broadcast_to(cost, (batch, slots))
+    if contexts is None:
+        cost = np.broadcast_to(cost, (batch, slots))
+    else:
+        cost = np.stack([cost_at(cost, contexts, int(at)) for at in positions[:, 0]])
     names = ("tokens", "parents", "depths", "ranks", "scores", "counts")
     cut = Cut(*(getattr(tree, name).copy() for name in names), mask.copy(), positions.copy())
     for b in range(batch):

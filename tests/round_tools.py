@@ -21,8 +21,9 @@ def make(backend, batch, *, rows=400, temperature=0.0, cost=None, **sizes) -> Ro
     caches = xp.zeros((LAYERS, batch, rows, ROW), np.uint8)
     tree_kv = xp.zeros((LAYERS, batch, nodes, ROW), np.uint8)
     return round_buffers(
-        batch, depth, nodes, width, vocab, caches, tree_kv=tree_kv, temperature=temperature, cost=cost, xp=xp
-    )
+        batch, depth, nodes, width, vocab, caches,
+        tree_kv=tree_kv, temperature=temperature, cost=cost, xp=xp,
+    )  # fmt: skip
 
 
 def references() -> Backend:

@@ -121,6 +121,16 @@ def test_trees_cut_by_cost_inside_a_fixed_shape(backend):
     assert both.step([8, 3, 0])["counts"].tolist() == [9, 4, 1]
 
 
+def test_a_cost_table_follows_the_lengths(backend):
+    """Nodes are free at short prefixes and dear at long ones; lengths grow on the device alone."""
+    table = np.stack([np.ones(N), 1.0 + 9.0 * np.arange(N)])
+    both = Lockstep(backend, 2, cost=(table, np.array([4.0, 5.0])), agree=1.0)
+    both.set("roots", np.int32([1, 2]))
+    both.set("lengths", np.int32([0, 300]))
+    counts = [both.step([8, 8])["counts"].tolist() for _ in range(5)]
+    assert counts[0] == [9, 1] and counts[-1] == [1, 1]
+
+
 @pytest.mark.slow
 def test_a_thousand_rounds(backend):
     """Random budgets and idle slots for 1,000 rounds; on a device memory stays as it was."""

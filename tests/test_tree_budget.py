@@ -114,6 +114,23 @@ def test_the_exponential_is_right_to_the_last_bits():
     assert best_count(np.array([0.0, 0.0]), 2, np.array([1.0, 3.0])) == 1
 
 
+def test_a_table_is_read_at_each_prefix(backend):
+    """Rows of a table by context, linear between and flat outside, as cost tables are read."""
+    contexts = np.array([100.0, 1000.0, 4000.0])
+    table = np.stack([np.ones(40), 1.0 + 0.02 * np.arange(40), 1.0 + 9.0 * np.arange(40)])
+    ids, rows_ = rows(2, 6)
+    lengths = np.int32([0, 100, 550, 1000, 3999, 10**6])
+    roots, budgets = np.zeros(6, np.int32), np.full(6, 39, np.int32)
+    whole = backend.run(kd.tree_build, ids, rows_, roots, budgets, num_nodes=40, lengths=lengths)
+    built = backend.to(whole)
+    tree_budget(built, backend.to(table), backend.to(contexts), library=backend.library)
+    counts = backend.back(built).tree.counts
+    for b, prefix in enumerate(lengths):
+        price = np.array([np.interp(prefix, contexts, column) for column in table.T])
+        assert counts[b] == best_count(whole.tree.scores[b], 40, price)
+    assert counts[0] == counts[1] == 40 and counts[3] > counts[4] >= counts[5] == 1
+
+
 def test_arguments_are_checked(backend):
     ids, table = rows(0)
     built = backend.to(backend.run(kd.tree_build, ids, table, np.zeros(3, np.int32), 4))
