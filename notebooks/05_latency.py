@@ -102,7 +102,7 @@ assert {row["backend"] for row in reference} <= {"numpy"}
 # ## The round in one line
 
 # %%
-for row in sorted((r for r in own if r["stage"] == "round"), key=lambda r: (r["batch"], r["budget"], -r["cold"])):
-    heat = "cold" if row["cold"] else "warm"
-    share = row["floor_us"] / row["us_median"]
-    print(f"batch {row['batch']:3.0f}, B = {row['budget']:4.0f}, {heat}: {row['us_median']:9.1f} us, {share:.0%} of floor")
+rounds = [row for row in own if row["stage"] == "round"]
+for row in sorted(rounds, key=lambda row: (row["batch"], row["budget"], -row["cold"])):
+    what = f"batch {row['batch']:3.0f}, B = {row['budget']:4.0f}, {'cold' if row['cold'] else 'warm'}"
+    print(f"{what}: {row['us_median']:9.1f} us, {row['floor_us'] / row['us_median']:.0%} of floor")
