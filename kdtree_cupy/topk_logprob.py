@@ -171,7 +171,7 @@ def launch(
 def count_slices(rows: int, chunks: int, multiprocessors: int) -> int:
     """Return in how many slices to cut a row: enough blocks for the card, none shorter than a tile."""
     tiles = -(-chunks // (_THREADS * _UNROLL))
-    return max(1, min(tiles, 4 * multiprocessors // rows, _SLICES))
+    return max(1, min(tiles, 3 * multiprocessors // rows, _SLICES))
 
 
 def self_check(library: Any) -> None:

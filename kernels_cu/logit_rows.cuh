@@ -1,7 +1,8 @@
 // logit_rows.cuh: rows of logits, read 16 bytes at a time: number types, order, exact ranks of ties, exponentials.
 //
-// A row starts wherever its number type allows.  It is read as "chunks": 16-byte pieces at 16-byte addresses; the
-// first and the last may reach beyond the row, where they hold -inf, which no sum counts and no id names.
+// A row starts wherever its number type allows.  It is read as "chunks": 16-byte pieces at 16-byte addresses.  The first
+// and the last may reach beyond the row (not beyond the memory: the same 16 bytes hold an element of the row); what is
+// read there is replaced by -inf, which no sum counts and no id names.
 //
 // A "composite" orders (logit, id) as the stages do: float32 logit descending, then lower id.  It is one 52-bit number,
 // larger is better: the logit's order-preserving bits, then KD_MOST_ID - id.  0.0 and -0.0 are the same; 0 is no element.
@@ -36,14 +37,33 @@ __device__ __forceinline__ float larger(float a, float b)
 #endif
 }
 
+// block_reduce of common.cuh for blocks of KD_ROW_WARPS warps: straight code.  `scratch` holds one float a warp.
+#define KD_ROW_WARPS 8
+template <class Operation>
+__device__ __forceinline__ float row_reduce(float value, float* scratch)
+{
+    value = warp_reduce<Operation>(value);
+    __syncthreads();
+    if (lane_id() == 0) scratch[warp_id()] = value;
+    __syncthreads();
+    float total = scratch[0];
+#pragma unroll
+    for (int w = 1; w < KD_ROW_WARPS; ++w) total = Operation::of(total, scratch[w]);
+    return total;
+}
+
+__device__ __forceinline__ float row_sum(float value, float* scratch) { return row_reduce<Sum>(value, scratch); }
+__device__ __forceinline__ float row_min(float value, float* scratch) { return row_reduce<Smallest>(value, scratch); }
+__device__ __forceinline__ float row_max(float value, float* scratch) { return row_reduce<Largest>(value, scratch); }
+
 // ---- how a number type lies in 32-bit words ----
 
 template <class T> struct Packed;
 
 template <> struct Packed<float> {
     static constexpr int per_word = 1;
-    static constexpr unsigned minus_infinity = 0xff800000u, mask = 0xffffffffu;
-    __device__ static unsigned shift_in(unsigned, unsigned lower) { return lower; }
+    static constexpr unsigned minus_infinity = 0xff800000u;
+    __device__ static unsigned hide(unsigned word, unsigned which) { return which & 1 ? minus_infinity : word; }
     __device__ static float get(unsigned word, int) { return __uint_as_float(word); }
     __device__ static unsigned larger_words(unsigned a, unsigned b)
     {
@@ -53,8 +73,12 @@ template <> struct Packed<float> {
 
 template <> struct Packed<__nv_bfloat16> {
     static constexpr int per_word = 2;
-    static constexpr unsigned minus_infinity = 0xff80ff80u, mask = 0xffffu;
-    __device__ static unsigned shift_in(unsigned word, unsigned lower) { return word << 16 | lower >> 16; }
+    static constexpr unsigned minus_infinity = 0xff80ff80u;
+    __device__ static unsigned hide(unsigned word, unsigned which)
+    {
+        const unsigned bits = (which & 1 ? 0xffffu : 0u) | (which & 2 ? 0xffff0000u : 0u);
+        return (word & ~bits) | (minus_infinity & bits);
+    }
     __device__ static float get(unsigned word, int i)
     {
         return __uint_as_float(i ? word & 0xffff0000u : word << 16);
@@ -74,8 +98,12 @@ template <> struct Packed<__nv_bfloat16> {
 
 template <> struct Packed<__half> {
     static constexpr int per_word = 2;
-    static constexpr unsigned minus_infinity = 0xfc00fc00u, mask = 0xffffu;
-    __device__ static unsigned shift_in(unsigned word, unsigned lower) { return word << 16 | lower >> 16; }
+    static constexpr unsigned minus_infinity = 0xfc00fc00u;
+    __device__ static unsigned hide(unsigned word, unsigned which)
+    {
+        const unsigned bits = (which & 1 ? 0xffffu : 0u) | (which & 2 ? 0xffff0000u : 0u);
+        return (word & ~bits) | (minus_infinity & bits);
+    }
     __device__ static float get(unsigned word, int i)
     {
         return to_float(__ushort_as_half((unsigned short)(i ? word >> 16 : word & 0xffffu)));
@@ -127,6 +155,7 @@ struct LogitRow {
     const KD_LOGIT* start;  // of chunk 0, at a 16-byte address: up to KD_PACK - 1 elements before the row
     int shift, valid, chunks;
 
+    LogitRow() = default;
     __device__ LogitRow(const KD_LOGIT* logits, long long row, int vocab, int valid) : valid(valid)
     {
         const KD_LOGIT* own = logits + row * vocab;
@@ -142,27 +171,20 @@ struct LogitRow {
     __device__ int count(int first, int end) const { return min(id(end), valid) - max(id(first), 0); }
 
     // Chunk `c`, or -inf from `end` on.
-    __device__ uint4 load(int c, int end) const
+    __device__ __forceinline__ uint4 load(int c, int end) const
     {
-        uint4 chunk = make_uint4(Words::minus_infinity, Words::minus_infinity, Words::minus_infinity, Words::minus_infinity);
+        const unsigned fill = Words::minus_infinity;
+        uint4 chunk = make_uint4(fill, fill, fill, fill);
         if (c >= end) return chunk;
-        const int first = id(c);
-        const KD_LOGIT* at = start + (long long)c * KD_PACK;
-        if (first >= 0 && first + KD_PACK <= valid) return __ldg(reinterpret_cast<const uint4*>(at));
-#pragma unroll 1
-        for (int j = KD_PACK - 1; j >= 0; --j) {  // shift the elements in, last one first; small, for it is rare
-            const unsigned own = has(first + j) ? element_bits(at + j) : Words::minus_infinity & Words::mask;
-            constexpr int bits = 8 * int(sizeof(KD_LOGIT));
-            chunk.w = Words::shift_in(chunk.w, chunk.z), chunk.z = Words::shift_in(chunk.z, chunk.y);
-            chunk.y = Words::shift_in(chunk.y, chunk.x), chunk.x = Words::shift_in(chunk.x, own << (32 - bits));
+        chunk = __ldg(reinterpret_cast<const uint4*>(start) + c);
+        const int before = -id(c), after = id(c) + KD_PACK - valid;  // elements that are not of this row
+        if (before > 0 || after > 0) {
+            const unsigned outside = (before > 0 ? (1u << before) - 1 : 0u) | (after > 0 ? ~0u << (KD_PACK - after) : 0u);
+            chunk.x = Words::hide(chunk.x, outside), chunk.y = Words::hide(chunk.y, outside >> Words::per_word);
+            chunk.z = Words::hide(chunk.z, outside >> 2 * Words::per_word);
+            chunk.w = Words::hide(chunk.w, outside >> 3 * Words::per_word);
         }
         return chunk;
-    }
-
-    __device__ static unsigned element_bits(const float* p) { return __float_as_uint(*p); }
-    template <class T> __device__ static unsigned element_bits(const T* p)
-    {
-        return *reinterpret_cast<const unsigned short*>(p);
     }
 };
 

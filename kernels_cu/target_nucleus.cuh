@@ -1,21 +1,21 @@
 // target_nucleus.cuh: the least logit that top-p keeps, by digits of its order-preserving bits.
 //
 // A round adds the masses of all elements that agree with the digits found so far, by their next digit, and keeps the
-// digit in which the mass reaches top_p.  Masses are counted as integers (units of total / 2^42), so that neither the
-// order of threads nor of blocks matters.  16-bit logits are known after two rounds, float32 after three.
+// digit in which the mass reaches top_p.  Masses are counted as integers (units of total / 2^31), so that neither the
+// order of threads nor of blocks matters.  What is less than a unit is rounded up or down by a hash of the id, so that
+// the errors of many small masses cancel.  16-bit logits are known after two rounds, float32 after three.
 #ifndef KD_TARGET_NUCLEUS_CUH
 #define KD_TARGET_NUCLEUS_CUH
 
 #include "target_draw.cuh"
 
 #define KD_MASS_BINS 2048
-#define KD_MASS_LOW 11  // bits of a mass that are added apart, so that 2^20 masses do not overflow 32 bits
-#define KD_MASS_UNIT 4398046511104.0
+#define KD_MASS_UNITS 2147483648.0
 #define KD_NUCLEUS_WORDS 4
 static_assert(sizeof(Nucleus) == 8 * KD_NUCLEUS_WORDS, "a state is four words");
 
 struct MassBins {
-    unsigned high[KD_MASS_BINS], low[KD_MASS_BINS];
+    unsigned masses[KD_MASS_BINS];
     unsigned long long scratch[KD_TARGET_WARPS];
     unsigned long long above;
     int digit;
@@ -26,11 +26,6 @@ struct MassDigit {
     bool last;
 };
 
-__device__ __forceinline__ unsigned long long mass_units(const Mass& mass, float x, const Nucleus& state)
-{
-    return (unsigned long long)(mass.of(x, state.peak) * __fdiv_rn(float(KD_MASS_UNIT), state.total));
-}
-
 // All threads: add this block's masses to the row's totals.
 __device__ inline void count_masses(const RowCut& cut, int part, MassBins& bins, unsigned long long* totals,
     const Nucleus& state, const MassDigit& digit, const Mass& mass, double top_p)
@@ -39,11 +34,12 @@ __device__ inline void count_masses(const RowCut& cut, int part, MassBins& bins,
     const int first = min(part * each, cut.row.chunks), end = min(first + each, cut.row.chunks);
     const Nucleus own = state;
     const unsigned long long prefix = own.prefix;
+    const float unit = __fdiv_rn(float(KD_MASS_UNITS), own.total);
     // All elements below this bound together have less than half of 1 - top_p: none of them is kept.
     float low = key_value(own.prefix);
     if (digit.settled == 32 && 1.0 - top_p > 1e-5 && mass.scale < 1e5f)
         low = own.peak + __fdiv_rn(log2f(float(0.5 * (1.0 - top_p)) * own.total / float(cut.row.valid)), mass.scale);
-    for (int i = t; i < KD_MASS_BINS; i += KD_TARGET_THREADS) bins.high[i] = bins.low[i] = 0;
+    for (int i = t; i < KD_MASS_BINS; i += KD_TARGET_THREADS) bins.masses[i] = 0;
     __syncthreads();
     for (int base = first + t; base < end; base += KD_TARGET_THREADS * KD_UNROLL) {
         uint4 tile[KD_UNROLL];
@@ -57,17 +53,15 @@ __device__ inline void count_masses(const RowCut& cut, int part, MassBins& bins,
                 const float x = element(tile[u], j);
                 const unsigned long long key = order_key(x);
                 if (!(x >= low) || key >> digit.settled != prefix >> digit.settled) continue;
-                const unsigned long long units = mass_units(mass, x, own);
-                const unsigned bin = unsigned(key >> digit.shift) & (KD_MASS_BINS - 1);
-                if (units >> KD_MASS_LOW) atomicAdd(&bins.high[bin], unsigned(units >> KD_MASS_LOW));
-                if (units & ((1u << KD_MASS_LOW) - 1)) atomicAdd(&bins.low[bin], unsigned(units) & ((1u << KD_MASS_LOW) - 1));
+                const unsigned hash = unsigned(cut.row.id(base + u * KD_TARGET_THREADS) + j) * 2654435769u >> 8;
+                const unsigned units = __float2uint_rd(fmaf(mass.of(x, own.peak), unit, float(hash) * 0x1p-24f));
+                if (units) atomicAdd(&bins.masses[unsigned(key >> digit.shift) & (KD_MASS_BINS - 1)], units);
             }
         }
     }
     __syncthreads();
     for (int i = t; i < KD_MASS_BINS; i += KD_TARGET_THREADS) {
-        const unsigned long long sum = ((unsigned long long)bins.high[i] << KD_MASS_LOW) + bins.low[i];
-        if (sum) atomicAdd(&totals[i], sum);
+        if (bins.masses[i]) atomicAdd(&totals[i], (unsigned long long)bins.masses[i]);
     }
 }
 
@@ -78,7 +72,7 @@ __device__ inline void next_digit(MassBins& bins, unsigned long long* totals, Nu
     constexpr int each = KD_MASS_BINS / KD_TARGET_THREADS;
     const int t = thread_number(), top = KD_MASS_BINS - 1 - t * each;
     const Nucleus own = state;
-    const unsigned long long wanted = (unsigned long long)ceil(top_p * KD_MASS_UNIT);
+    const unsigned long long wanted = (unsigned long long)ceil(top_p * KD_MASS_UNITS);
     unsigned long long masses[each], sum = 0, total;
 #pragma unroll
     for (int j = 0; j < each; ++j) {
@@ -101,8 +95,8 @@ __device__ inline void next_digit(MassBins& bins, unsigned long long* totals, Nu
     const unsigned open = (1u << digit.shift) - 1;  // bits that 16-bit logits do not have: as in any number of that sign
     const float edge = key_value(prefix >> 31 ? prefix : prefix | open);
     state.edge = edge;
-    const unsigned long long tie = mass_units(mass, edge, own);
-    state.ties = tie ? int(min((wanted - bins.above + tie - 1) / tie, 0x7fffffffull)) : 0x7fffffff;
+    const double tie = double(mass.of(edge, own.peak)) * KD_MASS_UNITS / double(own.total);
+    state.ties = int(fmin(ceil(double(wanted - bins.above) / fmax(tie, 1e-9)), 2147483647.0));
 }
 
 #endif

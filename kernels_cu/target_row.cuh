@@ -39,7 +39,7 @@ struct Nucleus {
     float edge;
     int ties, bad;
     unsigned prefix;           // digits of the edge's key found so far
-    unsigned long long above;  // mass above these digits, in units of total / 2^42
+    unsigned long long above;  // mass above these digits, in units of total / 2^31
 };
 
 struct Kept {  // what a thread may count: all of a row, or its nucleus

@@ -110,7 +110,7 @@ target_token_argmax(const KD_LOGIT* __restrict__ logits, int* __restrict__ token
     if (threadIdx.x != 0) return;
     if (slices > 1) {
         if (own) atomicMax(&bests[number], own);
-        __threadfence();
+        fence_device();
         if (!counters.last_of_row(number, slices)) return;
         own = atomicExch(&bests[number], 0ull);
     }

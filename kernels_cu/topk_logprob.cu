@@ -68,28 +68,37 @@ topk_logprob_v2(const KD_LOGIT* __restrict__ logits, const int* __restrict__ voc
 {
     __shared__ SliceMemory memory;
     DYN_SHARED(Composite, buffer);
-    const int number = int(blockIdx.x) / slices, part = int(blockIdx.x) - number * slices, t = int(threadIdx.x);
-    const Tickets counters(tickets, int(gridDim.x) / (slices * depth));
     const Mass mass(scale);
-    SlicePart own;
     {
+        const int number = int(blockIdx.x) / slices, part = int(blockIdx.x) - number * slices;
         const LogitRow row(logits, number, vocab, valid);
         const int each = ceil_div(row.chunks, slices), first = min(part * each, row.chunks);
-        SliceScan scan(memory, buffer, row, mass, k, room);
-        own = scan.run(first, min(first + each, row.chunks));
+        if (threadIdx.x == 0) {
+            memory.row = row, memory.buffer = buffer, memory.number = number;
+            memory.first = first, memory.end = min(first + each, row.chunks);
+            memory.k = k, memory.room = room, memory.capacity = room + KD_TOPK_STEP;
+        }
     }
-    RowMerge merge = {memory, buffer, k, room, room + KD_TOPK_STEP};
-    if (slices == 1) merge.start(own);
-    else {
+    __syncthreads();
+    const SlicePart own = scan_slice(memory, mass, k);
+    const int t = int(threadIdx.x), number = memory.number;
+    int listed = memory.listed;
+    if (slices > 1) {
         if (t == 0) parts[blockIdx.x] = own;
-        for (int i = t; i < own.listed; i += KD_TOPK_THREADS) candidates[(long long)blockIdx.x * room + i] = buffer[i];
-        if (!last_block(counters, number, slices)) return;
+        for (int i = t; i < listed; i += KD_TOPK_THREADS) candidates[(long long)blockIdx.x * room + i] = buffer[i];
+        if (!last_block(Tickets(tickets, int(gridDim.x) / (slices * depth)), number, slices)) return;
         const long long at = (long long)number * slices;
-        merge.gather(candidates + at * room, parts + at, slices, mass);
+        if (t < 32) summarise(memory, parts + at, slices, mass);
+        __syncthreads();
+        if (memory.log_sum == memory.log_sum) listed = gather(memory, candidates + at * room, slices);
+    } else {
+        if (t == 0) memory.reached = own.edge, memory.peak = own.peak, memory.log_sum = own.sum == 0.0f ? 0.0f : logf(own.sum);
+        __syncthreads();
     }
     const bool bad = memory.log_sum != memory.log_sum;
-    if (!bad) merge.sort();
+    if (!bad) sort_best(memory, listed);
     const float log_sum = memory.log_sum, peak = memory.peak;
+#pragma unroll 1
     for (int i = t; i < k; i += KD_TOPK_THREADS) {
         const int id = bad ? i : composite_id(buffer[i]);
         const float x = bad ? 0.0f : key_value(composite_key(buffer[i]));
@@ -97,5 +106,5 @@ topk_logprob_v2(const KD_LOGIT* __restrict__ logits, const int* __restrict__ voc
         ids[(long long)number * k + i] = vocab_map ? vocab_map[id] : id;
         logprobs[(long long)number * k + i] = bad ? KD_NAN : logprob;
     }
-    if (t == 0) counters.finish_row(number, bad, depth, status);
+    if (t == 0) Tickets(tickets, int(gridDim.x) / (slices * depth)).finish_row(number, bad, depth, status);
 }

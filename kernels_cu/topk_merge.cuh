@@ -5,138 +5,96 @@
 #include "row_tickets.cuh"
 #include "topk_slice.cuh"
 
-// The candidates of all slices of a row, numbered through.
-struct SlicedElements {
-    const int* offsets;
-    const Composite* candidates;
-    int slices, room;
-
-    __device__ Composite at(int i) const
-    {
-        int low = 0;  // offsets[low] <= i < offsets[low + 1]; entries past the last slice hold the total
+// Warp 0; lane = slice.
+__device__ inline void summarise(SliceMemory& memory, const SlicePart* parts, int slices, const Mass& mass)
+{
+    const int lane = lane_id();
+    SlicePart own = {0, -KD_INFINITY, -KD_LARGEST, 0.0f};
+    if (lane < slices) {
+        const uint4 raw = __ldcg(reinterpret_cast<const uint4*>(&parts[lane]));
+        own = {int(raw.x), __uint_as_float(raw.y), __uint_as_float(raw.z), __uint_as_float(raw.w)};
+    }
+    const float peak = warp_max(own.peak), edge = warp_max(own.edge);
+    const float sum = warp_sum(own.sum != 0.0f ? own.sum * mass.of(own.peak, peak) : 0.0f);
+    int upto = own.listed;
 #pragma unroll
-        for (int step = KD_TOPK_SLICES / 2; step > 0; step >>= 1)
-            if (offsets[low + step] <= i) low += step;
-        return __ldcg(&candidates[(long long)low * room + i - offsets[low]]);
+    for (int offset = 1; offset < 32; offset <<= 1) {
+        const int left = __shfl_up_sync(KD_FULL_MASK, upto, offset);
+        if (lane >= offset) upto += left;
     }
-    template <class F> __device__ void operator()(F f) const
-    {
-        const int total = offsets[slices], threads = int(blockDim.x);
-        for (int base = thread_number(); base < total; base += 4 * threads) {
-            Composite c[4];
-#pragma unroll
-            for (int u = 0; u < 4; ++u) c[u] = base + u * threads < total ? at(base + u * threads) : 0;
-#pragma unroll
-            for (int u = 0; u < 4; ++u)
-                if (base + u * threads < total) f(c[u]);
-        }
-    }
-};
+    memory.offsets[lane + 1] = upto;
+    if (lane != 0) return;
+    memory.offsets[0] = 0, memory.peak = peak, memory.reached = edge;
+    memory.log_sum = sum == 0.0f ? 0.0f : logf(sum);
+}
 
-struct RowMerge {
-    SliceMemory& memory;
-    Composite* buffer;
-    int k, room, capacity;
-    int listed = 0;
-    float edge = -KD_INFINITY;
+// All threads: `elements`, at least k of them, cut to the k best and few more in the buffer; returns how many.
+__device__ __noinline__ int select_best(SliceMemory& list, Elements elements)
+{
+    const float edge = list.reached;
+    const ValueBins bins(edge, list.peak);
+    Counts& counts = list.counts;
+#pragma unroll 4
+    for (int i = thread_number(); i < elements.count; i += KD_SELECT_THREADS) {
+        const float x = key_value(composite_key(elements.at(i)));
+        if (x >= edge) counts.add(bins.of(x));
+    }
+    __syncthreads();
+    find_digit(counts, unsigned(list.k));
+    Composite least = Composite(order_key(bins.edge(counts.digit))) << KD_ID_BITS;
+    // The edge lies a little below its bin, so a few elements more may reach it.
+    if (counts.above + counts.inside > unsigned(list.k + (list.k >> 1) + 16))
+        least = select_threshold(counts, elements, list.k, list.k + (list.k >> 1)).least;
+    if (!elements.offsets) return compact(list.buffer, elements.count, &list.listed, least, KD_MOST_ID + 1);
+    if (thread_number() == 0) list.listed = 0;
+    __syncthreads();
+#pragma unroll 4
+    for (int i = thread_number(); i < elements.count; i += KD_SELECT_THREADS) {
+        const Composite c = elements.at(i);
+        if (c < least) continue;
+        const int slot = atomicAdd(&list.listed, 1);
+        if (slot < list.capacity) list.buffer[slot] = c;
+    }
+    __syncthreads();
+    const int left = list.listed;
+    if (left <= list.capacity) return left;
+    // Thousands within the slack: again, exactly.
+    const Composite exact = select_threshold(counts, elements, list.k, list.k).least;
+    if (thread_number() == 0) list.listed = 0;
+    __syncthreads();
+    for (int i = thread_number(); i < elements.count; i += KD_SELECT_THREADS) {
+        const Composite c = elements.at(i);
+        if (c >= exact) list.buffer[atomicAdd(&list.listed, 1)] = c;
+    }
+    __syncthreads();
+    return list.k;
+}
 
-    // All threads: the row has one slice.
-    __device__ void start(const SlicePart& own)
-    {
-        listed = own.listed, edge = own.edge;
-        if (thread_number() == 0) {
-            memory.peak = own.peak, memory.log_sum = own.sum == 0.0f ? 0.0f : logf(own.sum);
-        }
-        __syncthreads();
-    }
+// All threads: bring the candidates of all slices into the buffer, or the best of them if they are too many.
+__device__ __noinline__ int gather(SliceMemory& list, const Composite* candidates, int slices)
+{
+    const Elements all = {candidates, list.offsets, list.offsets[slices], list.room};
+    if (all.count > list.capacity) return select_best(list, all);
+#pragma unroll 4
+    for (int i = thread_number(); i < all.count; i += KD_SELECT_THREADS) list.buffer[i] = all.at(i);
+    __syncthreads();
+    return all.count;
+}
 
-    // All threads: bring the candidates of all slices into the buffer, those of the k best at least.
-    __device__ void gather(const Composite* candidates, const SlicePart* parts, int slices, const Mass& mass)
-    {
-        const int t = thread_number();
-        if (t < 32) summarise(parts, slices, mass);
-        if (t == 0) memory.listed = 0;
-        __syncthreads();
-        if (memory.log_sum != memory.log_sum) return;
-        const SlicedElements all = {memory.offsets, candidates, slices, room};
-        listed = memory.offsets[slices], edge = memory.edge;
-        if (listed > capacity) {
-            select(all);
-            return;
-        }
-        int i = t;  // in any order: the buffer is sorted later
-        all([&](Composite c) { buffer[i] = c, i += int(blockDim.x); });
-        __syncthreads();
+// All threads: the k best of buffer[0..listed), sorted, at its start.
+__device__ __noinline__ void sort_best(SliceMemory& list, int listed)
+{
+    int most = 32;
+    while (most < 2 * list.k) most <<= 1;
+    if (listed > most) listed = select_best(list, {list.buffer, nullptr, listed, 0});
+    if (listed > most) {
+        const Composite exact = select_threshold(list.counts, {list.buffer, nullptr, listed, 0}, list.k, list.k).least;
+        listed = compact(list.buffer, listed, &list.listed, exact, KD_MOST_ID + 1);
     }
-
-    // All threads: the k best of the buffer, sorted, at its start.
-    __device__ void sort()
-    {
-        int size = 32;
-        while (size < 2 * k) size <<= 1;
-        if (listed > size) select(ListElements{buffer, listed});
-        size = 32;
-        while (size < listed) size <<= 1;
-        for (int i = listed + thread_number(); i < size; i += int(blockDim.x)) buffer[i] = 0;
-        sort_descending(buffer, size);
-    }
-
-    // All threads: cut `elements`, at least k, to the k best and few more, in the buffer.
-    template <class Elements> __device__ void select(const Elements& elements)
-    {
-        const ValueBins bins(edge, memory.peak);
-        const float low = edge;
-        elements([&](Composite c) {
-            const float x = key_value(composite_key(c));
-            if (x >= low) atomicAdd(&memory.counts.bins[bins.of(x)], 1u);
-        });
-        __syncthreads();
-        memory.counts.find(unsigned(k));
-        const int digit = memory.counts.digit;
-        if (int(memory.counts.above + memory.counts.inside) <= 2 * k) keep(elements, [&](Composite c) {
-            const float x = key_value(composite_key(c));
-            return x >= low && bins.of(x) >= digit;
-        });
-        else {
-            const Composite least = select_threshold(memory.counts, elements, k, 2 * k).least;
-            keep(elements, [&](Composite c) { return c >= least; });
-        }
-    }
-
-    template <class Keep> __device__ void keep(const ListElements& elements, Keep keep)
-    {
-        listed = compact(buffer, elements.n, &memory.listed, keep);
-    }
-    template <class Keep> __device__ void keep(const SlicedElements& elements, Keep keep)
-    {
-        elements([&](Composite c) { if (keep(c)) buffer[atomicAdd(&memory.listed, 1)] = c; });
-        __syncthreads();
-        listed = memory.listed;
-        __syncthreads();
-    }
-
-    // Warp 0; lane = slice.
-    __device__ void summarise(const SlicePart* parts, int slices, const Mass& mass)
-    {
-        const int lane = lane_id();
-        SlicePart own = {0, -KD_INFINITY, -KD_LARGEST, 0.0f};
-        if (lane < slices) {
-            const uint4 raw = __ldcg(reinterpret_cast<const uint4*>(&parts[lane]));
-            own = {int(raw.x), __uint_as_float(raw.y), __uint_as_float(raw.z), __uint_as_float(raw.w)};
-        }
-        const float peak = warp_max(own.peak), edge = warp_max(own.edge);
-        const float sum = warp_sum(own.sum != 0.0f ? own.sum * mass.of(own.peak, peak) : 0.0f);
-        int upto = own.listed;
-#pragma unroll
-        for (int offset = 1; offset < 32; offset <<= 1) {
-            const int left = __shfl_up_sync(KD_FULL_MASK, upto, offset);
-            if (lane >= offset) upto += left;
-        }
-        memory.offsets[lane + 1] = upto;
-        if (lane != 0) return;
-        memory.offsets[0] = 0, memory.peak = peak, memory.edge = edge;
-        memory.log_sum = sum == 0.0f ? 0.0f : logf(sum);
-    }
-};
+    int size = 32;
+    while (size < listed) size <<= 1;
+    for (int i = listed + thread_number(); i < size; i += KD_SELECT_THREADS) list.buffer[i] = 0;
+    sort_descending(list.buffer, size);
+}
 
 #endif

@@ -184,7 +184,8 @@ def test_numbers_shared_with_the_sources():
     text = "\n".join(path.read_text() for path in KERNELS.glob("*.cu*"))
     macros = {name: int(value) for name, value in re.findall(r"#define (KD_\w+) (\d+)\s", text)}
     shared = {
-        "KD_TOPK": (topk, ("THREADS", "SLICES")),
+        "KD_SELECT": (topk, ("THREADS",)),
+        "KD_ROW": (topk, ("SLICES",)),
         "KD": (topk, ("UNROLL",)),
         "KD_TARGET": (target, ("THREADS", "SLICES")),
         "KD_MASS": (target, ("BINS",)),

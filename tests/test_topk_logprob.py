@@ -7,7 +7,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import Backend, assert_same, run_into_poison
+from conftest import Backend, run_into_poison
 from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import assert_logprobs
@@ -157,4 +157,7 @@ def test_requests_do_not_influence_each_other(backend):
     together = backend.run(kd.topk_logprob, logits, 5)
     for b in range(3):
         alone = backend.run(kd.topk_logprob, logits[b : b + 1].copy(), 5)
-        assert_same(kd.TopK(*(x[b : b + 1] for x in together)), alone)
+        np.testing.assert_array_equal(together.ids[b : b + 1], alone.ids)
+        np.testing.assert_array_equal(together.status[b : b + 1], alone.status)
+        # A kernel adds in an order that depends on where rows start and on how many there are.
+        assert_logprobs(together.logprobs[b : b + 1], alone.logprobs)
