@@ -182,7 +182,9 @@ def build_table(
     """
     model = model or Model()
     keys = [(rows, prefix) for h, rows, prefix in found.attention if h == heads]
-    contexts = sorted({prefix for _, prefix in keys if prefix > 0})
+    most = max((sum(1 for _, p in keys if p == prefix) for _, prefix in keys), default=0)
+    full = [p for p in {p for _, p in keys} if 2 * sum(1 for _, q in keys if q == p) > most]
+    contexts = sorted(p for p in full if p > 0 and (1, p) in keys)  # others have a few rows only
     rows = sorted(r for r in {r for r, _ in keys} if all((r, c) in keys for c in contexts))
     if len(rows) < 3 or len(contexts) < 2 or rows[0] != 1:
         got = f"attention with {heads} heads at {len(rows)} row counts and {len(contexts)} prefixes"
