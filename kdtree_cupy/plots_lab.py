@@ -9,7 +9,7 @@ import numpy as np
 from . import style
 from .lab import DRAFTS, SHOWN
 from .plots import PANEL
-from .plots_shootout import grid, short, title
+from .plots_shootout import blocks, short, title
 from .shootout import Shootout
 
 if TYPE_CHECKING:
@@ -23,9 +23,8 @@ RULE_LABELS = {
 
 def plot_calibration(result: Shootout) -> Figure:
     """Draw the fitted temperature by depth, and the calibration error before and after."""
-    figure, axes = grid(2, len(result.labs), (PANEL[0], 2.6), sharex=True)
-    for column, part in enumerate(result.labs):
-        top, bottom = axes[:, column]
+    figure, columns = blocks(len(result.labs), 2, (PANEL[0], 2.6))
+    for (top, bottom), part in zip(columns, result.labs, strict=True):
         depth = np.arange(1, part.temperatures.shape[1] + 1)
         middle = np.median(part.temperatures, axis=0)
         low, high = part.temperatures.min(0), part.temperatures.max(0)
@@ -48,8 +47,8 @@ def plot_calibration(result: Shootout) -> Figure:
 
 def plot_truncation(result: Shootout) -> Figure:
     """Draw pooled tau with fewer kept ranks and with float16 log-probs."""
-    figure, axes = grid(1, len(result.labs), (PANEL[0], 3.0))
-    for ax, part in zip(axes[0], result.labs, strict=True):
+    figure, columns = blocks(len(result.labs), 1, (PANEL[0], 3.0))
+    for (ax,), part in zip(columns, result.labs, strict=True):
         labels = [row["setting"] for row in part.truncation]
         tau = [row["tau_pooled"] for row in part.truncation]
         ax.bar(
@@ -80,8 +79,8 @@ def plot_verifiers(result: Shootout) -> Figure | None:
     labs = [part for part in result.labs if part.verifiers]
     if not labs:
         return None
-    figure, axes = grid(1, len(labs), (PANEL[0] + 0.4, 3.6), sharey=True)
-    for ax, part in zip(axes[0], labs, strict=True):
+    figure, columns = blocks(len(labs), 1, (PANEL[0] + 0.4, 3.6), sharey=True)
+    for (ax,), part in zip(columns, labs, strict=True):
         for i, (rule, label) in enumerate(RULE_LABELS.items()):
             points = [(v["temperature"], v["acceptance"]) for v in part.verifiers if v["rule"] == rule]
             x, y = np.array(points).T
@@ -90,6 +89,6 @@ def plot_verifiers(result: Shootout) -> Figure | None:
         ax.set_xlabel("temperature of target and drafter")
         ax.set_ylabel("acceptance at the first node (%)")
         ax.set_title(f"{short(part.name)}, k = {DRAFTS} drafts", fontsize=9)
-    axes[0, 0].legend(loc="lower left", fontsize=7)
+    columns[0][0].legend(loc="lower left", fontsize=7)
     title(figure, "Verifiers at one node, exact on the recorded best tokens of both models, normalised")
     return figure

@@ -38,6 +38,22 @@ def grid(down: int, across: int, size: tuple[float, float] = PANEL, **options: b
     return figure, axes
 
 
+def blocks(
+    count: int, rows: int, size: tuple[float, float] = PANEL, **options: bool
+) -> tuple[Figure, list[np.ndarray]]:
+    """Return a figure and, for each of ``count`` traces, its column of ``rows`` axes; three traces a row."""
+    across = min(3, count)
+    down = -(-count // across)
+    figure, axes = grid(down * rows, across, size, **options)
+    columns = [
+        axes[rows * (i // across) : rows * (i // across + 1), i % across] for i in range(down * across)
+    ]
+    for column in columns[count:]:
+        for ax in column:
+            ax.set_visible(False)
+    return figure, columns[:count]
+
+
 def title(figure: Figure, text: str) -> None:
     """Put a title over a figure, in as many lines as its width wants."""
     figure.suptitle(textwrap.fill(text, int(figure.get_figwidth() / 0.068)), fontsize=9)
@@ -158,11 +174,11 @@ def plot_kinds(result: Shootout) -> Figure:
 def plot_adaptive(result: Shootout) -> Figure:
     """Draw how many nodes the rounds of adaptive policies used."""
     contexts = sorted({use["context"] for part in result.labs for use in part.adaptive})
-    figure, axes = grid(len(contexts), len(result.labs), (PANEL[0], 2.5), sharex=True)
+    figure, columns = blocks(len(result.labs), len(contexts), (PANEL[0], 2.5))
     bins = np.linspace(0, WIDE, 33)
-    for column, part in enumerate(result.labs):
+    for column, part in zip(columns, result.labs, strict=True):
         for row, context in enumerate(contexts):
-            ax: Axes = axes[row, column]
+            ax: Axes = column[row]
             for use in part.adaptive:
                 if use["context"] != context:
                     continue
@@ -189,10 +205,9 @@ def plot_adaptive(result: Shootout) -> Figure:
 
 def plot_wide(result: Shootout) -> Figure:
     """Draw tau and predicted speedup at every budget, read from one wide build."""
-    figure, axes = grid(2, len(result.labs), (PANEL[0], 2.9), sharex=True)
+    figure, columns = blocks(len(result.labs), 2, (PANEL[0], 2.9))
     budgets = np.arange(1, WIDE + 1)
-    for column, part in enumerate(result.labs):
-        top, bottom = axes[:, column]
+    for (top, bottom), part in zip(columns, result.labs, strict=True):
         top.plot(budgets, part.wide_tau, color=style.BLUE, label="by rounds (what decoding gets)")
         top.plot(budgets, part.wide_position_tau, "--", color=style.ORANGE, label="by positions (biased)")
         top.set_ylabel("tau, pooled")
@@ -217,7 +232,8 @@ def plot_wide(result: Shootout) -> Figure:
                         markersize=8,
                         label=label,
                     )
-        budget_axis(bottom, budgets)
+        for ax in (top, bottom):
+            budget_axis(ax, budgets)
         bottom.set_ylabel("predicted speedup (x)")
         bottom.legend(loc="lower right")
     title(figure, f"Every budget from one build of {WIDE} nodes (costs: {COST}, published)")

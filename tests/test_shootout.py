@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tiny import tiny_arrays, tiny_trace
 
-from kdtree_cupy import kdtr, lab, shootout, shootout_report, study_report
+from kdtree_cupy import kdtr, lab, shootout, shootout_report, study_report, style
 from kdtree_cupy.acceptance import tau
 from kdtree_cupy.cli import main
 from kdtree_cupy.policies import POLICIES, ddtree
@@ -20,7 +20,7 @@ from kdtree_cupy.trace import bundled_traces, load_trace
 
 @pytest.fixture(scope="module")
 def real():
-    return shootout.run_shootout([load_trace(path) for path in bundled_traces()])
+    return shootout.run_shootout([load_trace(path) for path in bundled_traces()], budgets=[64])
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +138,10 @@ def test_jobs_change_nothing():
 
 
 @pytest.mark.parametrize(
-    "options", [{"depth": 1, "width": 1}, {"lengths": (2,)}, {"lengths": (0, 1, 3)}], ids=str
+    "options", [{"depth": 1, "width": 1, "lengths": (9, 4)}, {"lengths": (0, 2, 1)}], ids=str
 )
-def test_odd_traces_give_a_page(options, tmp_path):
+def test_odd_traces_give_a_page(options, tmp_path, monkeypatch):
+    monkeypatch.setitem(style.RC, "savefig.dpi", 40)
     result = shootout.run_shootout([tiny_trace("$<b>odd</b>$", **options)], budgets=[2])
     (tmp_path / "figures").mkdir()
     shootout_report.write_page(result, tmp_path, "kdtree study")

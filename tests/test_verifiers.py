@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tolerances import FLOAT64_SUM
 
@@ -35,6 +35,7 @@ def pairs(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
 
 @pytest.mark.parametrize("name", v.RULES)
 @given(pair=pairs())
+@settings(max_examples=20)
 def test_one_node_emits_the_target(name, pair):
     need(name)
     p, q, k = pair
@@ -45,6 +46,7 @@ def test_one_node_emits_the_target(name, pair):
 
 @pytest.mark.parametrize("name", ["match", "match_iid", "rrs", "kseq", "transport"])
 @given(pair=pairs())
+@settings(max_examples=20)
 def test_closed_form_is_the_enumeration(name, pair):
     need(name)
     p, q, k = pair
@@ -54,12 +56,13 @@ def test_closed_form_is_the_enumeration(name, pair):
 @pytest.mark.parametrize("seed", range(4))
 def test_sampled_form_without_replacement_is_near_the_enumeration(seed):
     p, q = np.random.default_rng(seed).dirichlet(np.ones(5), 2)
-    got = v.ACCEPTANCE["rrs_without"](p, q, 3, draws=4000)
+    got = v.ACCEPTANCE["rrs_without"](p, q, 3, draws=2000)
     assert got == pytest.approx(v.exact_node("rrs_without", p, q, 3).acceptance, abs=0.01)  # 4000 draws
     assert v.ACCEPTANCE["rrs_without"](p, q, 1) == pytest.approx(np.minimum(p, q).sum())
 
 
 @given(pair=pairs())
+@settings(max_examples=20)
 def test_linear_program_is_the_subset_formula(pair):
     need("transport")
     p, q, k = pair
@@ -70,16 +73,18 @@ def test_linear_program_is_the_subset_formula(pair):
 
 
 @given(pair=pairs())
+@settings(max_examples=20)
 def test_without_replacement_never_draws_more_than_there_is(pair):
     p, q, _ = pair
     law = v.exact_node("rrs_without", p, q, 4)
     model = v.ToyModel((p[None], np.eye(p.size)), (q[None], np.eye(p.size)))
     walked = v.walk("rrs_without", model, 4, 4000)
     assert walked.accepted.mean() == pytest.approx(law.acceptance, abs=0.05)  # 4,000 draws
-    assert v.ACCEPTANCE["rrs_without"](p, q, 4, draws=500) == pytest.approx(law.acceptance, abs=0.05)
+    assert v.ACCEPTANCE["rrs_without"](p, q, 4, draws=100) == pytest.approx(law.acceptance, abs=0.05)
 
 
 @given(pair=pairs())
+@settings(max_examples=20)
 def test_order_of_the_iid_rules(pair):
     """K-SEQ reaches (1 - 1/e) of the optimum; transport is the optimum; one draft makes them all equal."""
     p, q, k = pair
@@ -135,9 +140,9 @@ def greedy(rng, p, q, row, k):
     return sampling.draw(rng, q[row]), np.ones(row.size, bool)
 
 
-@pytest.mark.parametrize("wrong", [biased, greedy])
-def test_a_biased_verifier_is_caught(wrong):
-    test = v.losslessness(wrong, MODEL, 1, draws=1_000_000)
+@pytest.mark.parametrize(("wrong", "draws"), [(biased, 1_000_000), (greedy, 100_000)])
+def test_a_biased_verifier_is_caught(wrong, draws):
+    test = v.losslessness(wrong, MODEL, 1, draws=draws)
     assert test.p_value < 1e-12, test
 
 
@@ -145,9 +150,9 @@ def test_a_biased_verifier_is_caught(wrong):
 @pytest.mark.parametrize("k", [1, 2])
 def test_monte_carlo_accepts_what_the_law_says(name, k):
     need(name)
-    walked = v.walk(name, MODEL, k, 200_000, depth=1, seed=11)
+    walked = v.walk(name, MODEL, k, 80_000, depth=1, seed=11)
     law = v.exact_node(name, MODEL.target[0][0], MODEL.drafter[0][0], k)
-    assert walked.accepted.mean() == pytest.approx(law.acceptance, abs=0.005)  # 4 standard errors
+    assert walked.accepted.mean() == pytest.approx(law.acceptance, abs=0.007)  # 4 standard errors
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
@@ -171,7 +176,7 @@ def test_traversal_is_no_worse_than_the_token_level_on_a_chain(seed):
     model = v.random_model(seed, vocab=3, depth=4)
     runs = v.exact_traversal(model, 1)
     sequence_level = sum(mass * (len(run) - 1) for run, mass in runs.items())
-    assert v.traverse(model, 1, 100_000, seed=seed).accepted.mean() == pytest.approx(sequence_level, abs=0.02)
+    assert v.traverse(model, 1, 40_000, seed=seed).accepted.mean() == pytest.approx(sequence_level, abs=0.03)
     token_level, alive = 0.0, np.ones(1)
     for p, q in zip(model.target[:3], model.drafter[:3], strict=True):
         alive = (alive[:, None] * np.minimum(p, q)).ravel()

@@ -81,7 +81,7 @@ def rrs_without_law(p: np.ndarray, q: np.ndarray, drafts: tuple[int, ...]) -> tu
 def kseq_rho(p: np.ndarray, q: np.ndarray, k: int) -> np.ndarray:
     """Return K-SEQ's rho, [...]: smallest solution of 1 - (1 - b)^k = rho b with b = sum min(p / rho, q)."""
     low, high = np.ones(p.shape[:-1]), np.full(p.shape[:-1], float(k))
-    for _ in range(60):  # rho b grows with rho, the left side falls: bisection
+    for _ in range(50):  # rho b grows with rho, the left side falls: bisection
         rho = 0.5 * (low + high)
         b = np.minimum(p / rho[..., None], q).sum(-1)
         enough = rho * b >= -np.expm1(k * np.log1p(-np.minimum(b, 1.0 - 1e-16)))
