@@ -21,6 +21,7 @@ from .library import resolve
 from .refs import verify_attn as reference
 
 Array = Any
+DYNAMIC_SHARED = verify_attn_launch.DYNAMIC_SHARED
 
 
 class Attention(NamedTuple):

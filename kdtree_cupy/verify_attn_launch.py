@@ -23,10 +23,8 @@ FILE, FILE_SM90 = "verify_attn.cu", "verify_attn_sm90.cu"
 LATENT, WIDTH, UNIT = 512, 576, 16
 FIXED_CHUNK = 512
 """KV rows of a chunk with ``splits="fixed"``."""
-LEAST_ROWS = 192
+LEAST_ROWS = 96
 """Fewest KV rows that are worth a block of their own."""
-COMBINE_SHARED = 0
-"""Dynamic shared memory of the combining kernel, in bytes; it uses none."""
 HOST_BLOCKS = 5
 """Blocks on the host: few, but enough that tiles are cut."""
 CXX = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
@@ -50,7 +48,8 @@ class Variant(NamedTuple):
         """Dynamic shared memory: ``Layout::bytes`` of verify_attn_tile.cuh, or of verify_attn_groups.cuh."""
         if self.file == FILE_SM90:
             ring, q = stages * self.unit * WIDTH * 2, self.rows * (WIDTH - 128) * 2
-            return ring + q + 128 * (3 * 16 + 8) + 2 * (stages + 4) * 8 + 2 * 144
+            tail = 2 * (stages + 4) * 8 + 2 * 144 + stages * self.rows * 8
+            return ring + q + 128 * (3 * 16 + 8) + tail
         tiles = self.rows // (16 * self.groups)
         scores = 4 * 3 * 512 if tiles == 2 else 2 * 4 * 512
         group = 2 * (scores + 16 * tiles * (48 + 4))
@@ -63,23 +62,24 @@ ROWS64 = Variant(FILE, "verify_attn_rows64", 64, 2)
 ROWS32 = Variant(FILE, "verify_attn_rows32", 32, 1)
 ROWS16 = Variant(FILE, "verify_attn_rows16", 16, 1)
 WGMMA = Variant(FILE_SM90, "verify_attn_wgmma", 64, 3, 48)
+DYNAMIC_SHARED = {one.kernel: one.shared_bytes(3) for one in (ROWS64, ROWS32, ROWS16, WGMMA)}
+"""Least dynamic shared memory of each kernel, in bytes: what a card with 100 KB for a block gets."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """What the choices depend on; shared memory of a block and of a multiprocessor, in bytes."""
+    """What the choices depend on; shared memory of a block in bytes."""
 
     capability: tuple[int, int]
     multiprocessors: int
     block_shared: int
-    shared: int
 
 
 @lru_cache(maxsize=16)
 def card(device: int | None) -> Card:
     """Return the card with ordinal ``device``; for the host one that forces cut tiles."""
     if device is None:
-        return Card((12, 0), HOST_BLOCKS, 101_376, 102_400)
+        return Card((0, 0), HOST_BLOCKS, 232_448)
     import cupy
 
     told = cupy.cuda.Device(device).attributes
@@ -87,7 +87,6 @@ def card(device: int | None) -> Card:
         divmod(int(cupy.cuda.Device(device).compute_capability), 10),
         told["MultiProcessorCount"],
         told["MaxSharedMemoryPerBlockOptin"],
-        told["MaxSharedMemoryPerMultiprocessor"],
     )
 
 
@@ -105,22 +104,25 @@ def uses_warp_groups(library: KernelLibrary, on: Card) -> bool:
     return bool(int(library.defines.get("KD_WARP_GROUPS", on.capability == (9, 0))))
 
 
-def stages_and_blocks(variant: Variant, on: Card) -> tuple[int, int]:
-    """Return units in the ring and blocks per multiprocessor: two small blocks if both have three units."""
+def stages_and_copies(variant: Variant, on: Card, stages: int | None = None) -> tuple[int, int]:
+    """Return units in the ring and tiles a block: two small tiles if both have three units.
+
+    ``stages`` is a number of units asked for.
+    """
     if variant.file == FILE_SM90:
         return 3, 1
-    for blocks in range(2 if variant.groups == 1 else 1, 0, -1):
-        room = min(on.block_shared, on.shared // blocks - 1024)
-        for stages in range(8, 2, -1):
-            if variant.shared_bytes(stages) <= room:
-                return stages, blocks
+    for copies in range(2 if variant.groups == 1 else 1, 0, -1):
+        for units in range(8, 2, -1) if stages is None else (stages,):
+            if copies * variant.shared_bytes(units) <= on.block_shared:
+                return units, copies
+    needed = variant.shared_bytes(stages or 3)
     raise ValueError(
-        f"{variant.kernel} needs {variant.shared_bytes(3)} bytes of shared memory, the card has less"
+        f"{variant.kernel} needs {needed} bytes of shared memory, the card has {on.block_shared}"
     )
 
 
 class Cut(NamedTuple):
-    """How the work is divided: arguments of the kernel, blocks, slots for partial results."""
+    """How the work is divided: arguments of the kernel, tiles at a time, slots for partial results."""
 
     chunk_units: int
     most_chunks: int
@@ -129,7 +131,7 @@ class Cut(NamedTuple):
 
 
 def cut(splits: int | str, batch: int, tiles: int, most_rows: int, blocks: int) -> Cut:
-    """Divide ``batch`` x ``tiles`` tiles over ``blocks`` blocks; ``most_rows`` KV rows fit the cache."""
+    """Divide ``batch`` x ``tiles`` tiles, ``blocks`` at a time; ``most_rows`` KV rows fit the cache."""
     if splits == "auto":
         return Cut(0, 0, blocks, 2 * blocks)
     if splits == "fixed":
@@ -171,57 +173,68 @@ def current_stream(run: Run, array: Array) -> int:
     return cupy.cuda.get_current_stream().ptr
 
 
+def combine_rows(rows: int, splits: int | str) -> int:
+    """Return rows a block of the combining kernel: few rows are joined by many threads each.
+
+    With "fixed" splits the order of sums must not depend on the number of rows.
+    """
+    if splits == "fixed":
+        return 8
+    return 1 if rows <= 1056 else 2 if rows <= 2112 else 4 if rows <= 8448 else 8
+
+
+def check_alignment(arguments: Any) -> None:
+    """Raise ``ValueError`` unless rows start at multiples of 16 bytes, as copies want them."""
+    for name in ("q", "cache", "tree_kv"):
+        array = getattr(arguments, name)
+        if array is not None and arrays.handle(array).pointer % 16:
+            raise ValueError(f"{name}: got an array that starts off a multiple of 16 bytes, wanted one on it")
+
+
 def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) -> None:
     """Run the kernels into ``out`` and ``lse``; does not wait for the device."""
-    q = arguments.q
-    batch, nodes, heads, _ = q.shape
-    if 0 in q.shape:
+    a = arguments
+    batch, nodes, heads, _ = a.q.shape
+    if 0 in a.q.shape:
         return
-    dtype = arrays.handle(q).dtype
-    kind = CXX[dtype]
-    defines: dict[str, Any] = {} if dtype == "bfloat16" else {"KD_QUERY": kind}
-    rows_of = arguments.cache.shape[1]
-    pages = 1 if arguments.page_table is None else arguments.page_table.shape[1]
-    words = arguments.mask.shape[2]
-    stride = np.int64(rows_of * WIDTH)
-    inputs = (q, arguments.cache, arguments.tree_kv, arguments.mask, arguments.lengths, arguments.counts,
-              arguments.page_table, out, lse)  # fmt: skip
+    dtype = arrays.handle(a.q).dtype
+    defines: dict[str, Any] = {} if dtype == "bfloat16" else {"KD_QUERY": CXX[dtype]}
+    page_size = a.cache.shape[1]
+    pages = 1 if a.page_table is None else a.page_table.shape[1]
+    inputs = (a.q, a.cache, a.tree_kv, a.mask, a.lengths, a.counts, a.page_table, out, lse)
+    sizes = (nodes, heads, a.mask.shape[2], np.int64(page_size * WIDTH), page_size, pages)
     if dtype == "float32":
-        exact = (*inputs, nodes, heads, words, stride, rows_of, pages, np.float32(arguments.scale))
         run.launch(
-            FILE, "verify_attn_v1", (nodes * heads, batch), 128, exact, defines=defines | {"KD_EXACT_ONLY": 1}
-        )
+            FILE, "verify_attn_v1", (nodes * heads, batch), 128, (*inputs, *sizes, np.float32(a.scale)),
+            defines=defines | {"KD_EXACT_ONLY": 1},
+        )  # fmt: skip
         return
-    for name, array in zip(("q", "cache", "tree_kv"), inputs, strict=False):
-        if array is not None and arrays.handle(array).pointer % 16:
-            raise ValueError(
-                f"{name}: got an array that does not start at a multiple of 16 bytes, wanted one"
-            )
-    on = card(run.device)
+    check_alignment(a)
+    on, macros = card(run.device), run.library.defines
     variant = variant_for(nodes * heads, splits, uses_warp_groups(run.library, on))
-    stages, each = stages_and_blocks(variant, on)
-    if variant.file == FILE and "KD_STAGES" in run.library.defines:
-        stages = int(run.library.defines["KD_STAGES"])
-    tiles = math.ceil(nodes * heads / variant.rows)
-    plan = cut(splits, batch, tiles, pages * rows_of + nodes, each * on.multiprocessors)
-    stream = current_stream(run, q)
-    take = lambda name, size, dtype: _SCRATCH.take(run, stream, name, size, dtype)  # noqa: E731
-    partial = take("partial", plan.slots * variant.rows * LATENT, dtype)
-    partial_lse = take("partial_lse", plan.slots * variant.rows, "float32")
-    table = take("table", batch * tiles * 4, "int32")
-    least = int(run.library.defines.get("KD_LEAST_UNITS", LEAST_ROWS // variant.unit))
+    stages, copies = stages_and_copies(
+        variant, on, int(macros["KD_STAGES"]) if "KD_STAGES" in macros else None
+    )
     if variant.file == FILE:
         defines["KD_STAGES"] = stages
+    tiles = math.ceil(nodes * heads / variant.rows)
+    plan = cut(splits, batch, tiles, pages * page_size + nodes, copies * on.multiprocessors)
+    stream = current_stream(run, a.q)
+    partial = _SCRATCH.take(run, stream, "partial", plan.slots * variant.rows * LATENT, dtype)
+    partial_lse = _SCRATCH.take(run, stream, "partial_lse", plan.slots * variant.rows, "float32")
+    table = _SCRATCH.take(run, stream, "table", batch * tiles * 4, "int32")
+    least = int(macros.get("KD_LEAST_UNITS", LEAST_ROWS // variant.unit))
     run.launch(
-        variant.file, variant.kernel, plan.blocks, variant.threads,
-        (*inputs, partial, partial_lse, table, batch, nodes, heads, words, stride, rows_of, pages,
-         plan.chunk_units, plan.most_chunks, least, np.float32(arguments.scale * math.log2(math.e))),
-        shared_bytes=variant.shared_bytes(stages), defines=defines,
+        variant.file, variant.kernel, math.ceil(plan.blocks / copies), variant.threads * copies,
+        (*inputs, partial, partial_lse, table, batch, *sizes, plan.chunk_units, plan.most_chunks, least,
+         np.float32(a.scale * math.log2(math.e))),
+        shared_bytes=copies * variant.shared_bytes(stages), defines=defines,
     )  # fmt: skip
-    if plan.most_chunks == 1 and arguments.counts is None:
+    if plan.most_chunks == 1 and a.counts is None:
         return
+    block_rows = combine_rows(batch * nodes * heads, splits)
     run.launch(
-        FILE, "verify_attn_combine", (math.ceil(nodes * heads / 2), batch), 128,
-        (partial, partial_lse, table, arguments.counts, out, lse, nodes, heads, variant.rows),
-        shared_bytes=COMBINE_SHARED, defines=defines,
+        FILE, "verify_attn_combine", (math.ceil(nodes * heads / block_rows), batch), LATENT,
+        (partial, partial_lse, table, a.counts, out, lse, nodes, heads, variant.rows, block_rows),
+        defines=defines,
     )  # fmt: skip

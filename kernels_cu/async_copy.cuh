@@ -174,4 +174,17 @@ __device__ __forceinline__ void named_barrier(int number, int threads)
 #endif
 }
 
+// Tell that this warp is done with what `barrier` guards: one arrival, by lane 0.  KD_EACH_LANE 1: by every lane, for
+// compute-sanitizer's racecheck, which does not see that __syncwarp orders the others before lane 0.
+#ifndef KD_EACH_LANE
+#define KD_EACH_LANE 0
+#endif
+constexpr int kd_warp_arrivals = KD_EACH_LANE ? 32 : 1;
+
+__device__ __forceinline__ void warp_arrive(shared_address barrier)
+{
+    __syncwarp();
+    if (KD_EACH_LANE || lane_id() == 0) mbarrier_arrive(barrier);
+}
+
 #endif

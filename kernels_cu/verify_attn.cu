@@ -13,7 +13,8 @@
 //            partial (slots, tile_rows, 512) KD_PARTIAL, partial_lse (slots, tile_rows) float32, table (b, tiles, 4)
 //            int32: scratch
 // Launch     v1: grid (N * H, b), block 128.  rowsR: any grid (one block per SM and per 128 threads there is best),
-//            block 256 (R = 64) or 128, dynamic shared Layout::bytes.  combine: grid (N * H / 2, b), block 128
+//            block 256, or 128 for a single copy of rows32, rows16; dynamic shared
+//            Layout::bytes a copy.  combine: grid (N * H / block_rows, b), block 512
 // Numerics   scores and sums float32, weights rounded to KD_QUERY, true -inf for what is masked.  Fixed order of
 //            sums: bit-identical repeats; with chunk_units > 0 a row does not depend on N or on other requests
 // Bytes      the KV rows once per tile of rows (from L2 mostly), q once, out once
@@ -77,7 +78,7 @@ verify_attn_v1(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ cach
 #ifndef KD_EXACT_ONLY      // float32 inputs have v1 alone
 
 #define KD_TILE_KERNEL(name, MT, GROUPS)                                                                                \
-    extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1)                                                       \
+    extern "C" __global__ void __launch_bounds__(256, 1)                                                                \
     name(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ cache, const KD_CACHE* __restrict__ tree_kv,      \
          const unsigned* __restrict__ mask, const int* __restrict__ lengths, const int* __restrict__ counts,            \
          const int* __restrict__ page_table, KD_OUT* __restrict__ out, float* __restrict__ lse,                         \
@@ -86,10 +87,10 @@ verify_attn_v1(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ cach
          int least_units, float scale_log2)                                                                             \
     {                                                                                                                   \
         DYN_SHARED(unsigned char, shared);                                                                              \
-        constexpr int rows = Layout<MT, GROUPS>::rows;                                                                  \
+        constexpr int rows = Layout<MT, GROUPS>::rows, threads = GROUPS == 1 && KD_COPIES > 1 ? 128 : 0;                 \
         const Call<KD_QUERY, KD_OUT> call = {                                                                           \
             q, cache, tree_kv, mask, page_table, out, lse, partial, partial_lse, reinterpret_cast<int4*>(table),        \
-            {lengths, counts, size, nodes, heads, rows, ceil_div(nodes * heads, rows), chunk_units, most_chunks, least_units}, \
+            {lengths, counts, size, nodes, heads, rows, ceil_div(nodes * heads, rows), chunk_units, most_chunks, least_units, threads}, \
             words, page_size, most_pages, page_stride, scale_log2};                                                     \
         Tile<KD_QUERY, KD_OUT, MT, GROUPS>(call, shared).run();                                                         \
     }
@@ -102,42 +103,57 @@ KD_TILE_KERNEL(verify_attn_rows16, 1, 1)
 
 // ---- partial results ----
 
-extern "C" __global__ void __launch_bounds__(128, 6)
+// Eight parts of 64 threads, a thread for eight columns.  block_rows rows a block: 8 / block_rows parts share the pieces
+// of a row, and part 0 of them adds their sums in ascending order.
+extern "C" __global__ void __launch_bounds__(KD_LATENT, 2)
 verify_attn_combine(const KD_PARTIAL* __restrict__ partial, const float* __restrict__ partial_lse, const int* __restrict__ table,
                     const int* __restrict__ counts, KD_OUT* __restrict__ out, float* __restrict__ lse, int nodes, int heads,
-                    int tile_rows)
+                    int tile_rows, int block_rows)
 {
-    constexpr int threads = KD_LATENT / 8;                    // of one row; each has eight columns
+    constexpr int threads = KD_LATENT / 8;
     static_assert(threads % 32 == 0, "a warp has one row");
-    const int lane = lane_id(), b = blockIdx.y, rows = nodes * heads;
-    const int row = (int)(blockIdx.x * (128 / threads) + threadIdx.x / threads), column = 8 * ((int)threadIdx.x % threads);
-    if (row >= rows) return;
-    const long long at = (long long)b * rows + row;
+    __shared__ float sums[8][8][threads + 1], totals[8];
+    const int lane = lane_id(), b = blockIdx.y, rows = nodes * heads, part = (int)threadIdx.x / threads, t = (int)threadIdx.x % threads;
+    const int parts = 8 / block_rows, mine = part % parts, row = (int)blockIdx.x * block_rows + part / parts;
+    const bool real = row < rows && (!counts || row < min(max(counts[b], 0), nodes) * heads);
+    int4 note = {};
+    if (real) note = reinterpret_cast<const int4*>(table)[(long long)b * ceil_div(rows, tile_rows) + row / tile_rows];
+    const int first = note.x, pieces = note.y, distance = note.z;
+    auto place = [&](int i) { return (long long)(i ? first + distance * i - (distance - 1) : first) * tile_rows + row % tile_rows; };
     float o[8] = {}, sum = 0.0f, most = -KD_INFINITY;
-    if (!counts || row < min(max(counts[b], 0), nodes) * heads) {
-        const int4 note = reinterpret_cast<const int4*>(table)[(long long)b * ceil_div(rows, tile_rows) + row / tile_rows];
-        const int first = note.x, pieces = note.y, distance = note.z;
-        if (pieces <= 1) return;                              // written by the block that had the whole tile
-        auto place = [&](int i) { return (long long)(i ? first + distance * i - (distance - 1) : first) * tile_rows + row % tile_rows; };
+    if (pieces > 1) {
         for (int i = lane; i < pieces; i += 32) most = fmaxf(most, partial_lse[place(i)]);
         most = warp_max(most);
-        for (int begin = 0; begin < pieces && most > -KD_INFINITY; begin += 32) {
-            const float mine = begin + lane < pieces ? fast_exp2(partial_lse[place(begin + lane)] - most) : 0.0f;
-            const int end = min(32, pieces - begin);
+    }
+    for (int begin = mine; begin < pieces && most > -KD_INFINITY; begin += 32 * parts) {
+        const int at = begin + parts * lane, end = min(32, ceil_div(pieces - begin, parts));
+        const float weights = at < pieces ? fast_exp2(partial_lse[place(at)] - most) : 0.0f;
 #pragma unroll 4
-            for (int i = 0; i < end; ++i) {                   // weight 0: the piece saw nothing, and its numbers are 0
-                const float weight = __shfl_sync(KD_FULL_MASK, mine, i);
-                float x[8];
-                load_eight(partial + place(begin + i) * KD_LATENT + column, x);
-                sum += weight;
+        for (int i = 0; i < end; ++i) {                       // weight 0: the piece saw nothing, and its numbers are 0
+            const float weight = __shfl_sync(KD_FULL_MASK, weights, i);
+            float x[8];
+            load_eight(partial + place(begin + parts * i) * KD_LATENT + 8 * t, x);
+            sum += weight;
 #pragma unroll
-                for (int j = 0; j < 8; ++j) o[j] = fmaf(weight, x[j], o[j]);
-            }
+            for (int j = 0; j < 8; ++j) o[j] = fmaf(weight, x[j], o[j]);
         }
     }
+    if (parts > 1) {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) sums[part][j][t] = o[j];
+        if (t == 0) totals[part] = sum;
+        __syncthreads();
+        for (int i = 1; mine == 0 && i < parts; ++i) {
+            sum += totals[part + i];
+#pragma unroll
+            for (int j = 0; j < 8; ++j) o[j] += sums[part + i][j][t];
+        }
+    }
+    if (mine != 0 || row >= rows || (real && pieces <= 1)) return;   // one piece: its block wrote the result
+    const long long at = (long long)b * rows + row;
     const float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
 #pragma unroll
     for (int j = 0; j < 8; ++j) o[j] *= factor;
-    store_eight(out + at * KD_LATENT + column, o);
-    if (column == 0) lse[at] = sum > 0.0f ? (most + fast_log2(sum)) * 0.6931471805599453f : -KD_INFINITY;
+    store_eight(out + at * KD_LATENT + 8 * t, o);
+    if (t == 0) lse[at] = sum > 0.0f ? (most + fast_log2(sum)) * 0.6931471805599453f : -KD_INFINITY;
 }

@@ -14,18 +14,8 @@
         wgmma_commit();
     }
 
-    // Bit j: row `row` of the tile sees KV row 48 * u + j.
-    __device__ __forceinline__ unsigned long long visible(int u, int row) const
-    {
-        const Item<T>& it = item();
-        const int node = min((it.segment.tile * L::rows + row) / call.batch.heads, call.batch.nodes - 1);
-        const unsigned* words = call.mask + ((long long)it.segment.request * call.batch.nodes + node) * call.words;
-        const unsigned long long high = visible_rows(words, call.words, u * KD_UNIT + 32, it.kv.length, it.kv.total);
-        return high << 32 | visible_rows(words, call.words, u * KD_UNIT, it.kv.length, it.kv.total);
-    }
-
     // Softmax step of this thread's two rows, 12 scores each: weights to registers, the factor for what came before.
-    __device__ __forceinline__ void softmax(float (&s)[6][4], int u, float (&row_max)[2], float (&row_sum)[2],
+    __device__ __forceinline__ void softmax(float (&s)[6][4], int u, int at, float (&row_max)[2], float (&row_sum)[2],
                                             unsigned (&p)[3][4], float (&factor)[2]) const
     {
 #pragma unroll
@@ -33,14 +23,15 @@
 #pragma unroll
             for (int j = 0; j < 4; ++j) s[i][j] *= call.scale;
         if ((u + 1) * KD_UNIT > item().kv.length) {
-#pragma unroll 1
+#pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const unsigned long long seen = visible(u, 16 * warp + 8 * half + (lane >> 2)) >> 2 * (lane & 3);
+                const uint2 both = seen(at)[16 * warp + 8 * half + (lane >> 2)];
+                const unsigned low = both.x >> 2 * (lane & 3), high = both.y >> 2 * (lane & 3);
 #pragma unroll
                 for (int i = 0; i < 6; ++i)
 #pragma unroll
-                    for (int j = 0; j < 4; ++j)
-                        if (half == j / 2 && !(seen >> (8 * i + j % 2) & 1ull)) s[i][j] = -KD_INFINITY;
+                    for (int j = 0; j < 2; ++j)
+                        if (!((i < 4 ? low >> (8 * i + j) : high >> (8 * i - 32 + j)) & 1u)) s[i][2 * half + j] = -KD_INFINITY;
             }
         }
 #pragma unroll
@@ -106,7 +97,7 @@
         }
         unsigned p[3][4];
         float factor[2];
-        softmax(s, u, row_max, row_sum, p, factor);
+        softmax(s, u, at, row_max, row_sum, p, factor);
         give(p, factor);
         if (__any_sync(KD_FULL_MASK, factor[0] != 1.0f || factor[1] != 1.0f)) scale(o, factor);
         wgmma_begin();
@@ -114,7 +105,7 @@
         wgmma_commit();
         wgmma_wait<0>();
         wgmma_results(o);
-        release(empty(at));
+        warp_arrive(empty(at));
         if (more) {
             wgmma_results(next);
 #pragma unroll
@@ -145,7 +136,7 @@
         int u = item().segment.begin;
 #pragma unroll 1
         for (; u < last; ++u) step<true>(o, s, next, q, u, row_max, row_sum);
-        release(q_empty());
+        warp_arrive(q_empty());
         step<false>(o, s, next, q, last, row_max, row_sum);
         const Item<T>& it = item();
 #pragma unroll
@@ -163,7 +154,7 @@
         const unsigned none[3][4] = {};
         give(none, factor);
         store(o, factor, 0);
-        release(item_empty());
+        warp_arrive(item_empty());
     }
 
     __device__ __forceinline__ void second_half()
@@ -183,21 +174,21 @@
             wgmma_commit();
             wgmma_wait<0>();
             wgmma_results(o);
-            release(empty(stage));
+            warp_arrive(empty(stage));
             advance();
         }
         take(p, factor);
         store(o, factor, 256);
-        release(item_empty());
+        warp_arrive(item_empty());
     }
 
     __device__ __forceinline__ void run()
     {
         if (threadIdx.x == 0) {
-            for (int i = 0; i < L::stages; ++i) mbarrier_init(full(i), 128), mbarrier_init(empty(i), 8);
+            for (int i = 0; i < L::stages; ++i) mbarrier_init(full(i), 128 + 4 * kd_warp_arrivals), mbarrier_init(empty(i), 8 * kd_warp_arrivals);
             mbarrier_init(weights_full(), 128), mbarrier_init(weights_empty(), 128);
-            mbarrier_init(q_full(), 128), mbarrier_init(q_empty(), 4);
-            for (segments = 1; segments >= 0; --segments) mbarrier_init(item_full(), 128), mbarrier_init(item_empty(), 8);
+            mbarrier_init(q_full(), 128), mbarrier_init(q_empty(), 4 * kd_warp_arrivals);
+            for (segments = 1; segments >= 0; --segments) mbarrier_init(item_full(), 128), mbarrier_init(item_empty(), 8 * kd_warp_arrivals);
             segments = 0;
         }
         __syncthreads();

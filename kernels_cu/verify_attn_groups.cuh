@@ -25,7 +25,8 @@ struct GroupLayout {
     static constexpr int factors = weights + 3 * 128 * 16;     // weights and factors of each thread of group 0
     static constexpr int barriers = factors + 128 * 8;         // full and empty: units, weights, Q, two items
     static constexpr int item = barriers + 2 * (stages + 4) * 8, item_bytes = 144;
-    static constexpr int bytes = item + 2 * item_bytes;
+    static constexpr int seen = item + 2 * item_bytes;         // which KV rows of a unit each row sees; units of the tree
+    static constexpr int bytes = seen + stages * rows * 8;
     static_assert(bytes <= 232448 && sizeof(Item<__half>) <= item_bytes, "shared memory of sm_90");
     static_assert(block_bytes % 1024 == 0 && KD_LATENT == 512 && KD_ROPE == 64, "swizzled blocks; two halves of 256");
 };
@@ -56,6 +57,7 @@ struct Groups {
     __device__ __forceinline__ shared_address q_empty() const { return barrier(2 * L::stages + 3); }
     __device__ __forceinline__ shared_address item_full() const { return barrier(2 * L::stages + 4 + (segments & 1)); }
     __device__ __forceinline__ shared_address item_empty() const { return barrier(2 * L::stages + 6 + (segments & 1)); }
+    __device__ __forceinline__ uint2* seen(int i) const { return reinterpret_cast<uint2*>(shared + L::seen) + i * L::rows; }
     __device__ __forceinline__ shared_address unit(int i) const { return base + L::ring + i * L::unit_bytes; }
 
     __device__ __forceinline__ void advance()
@@ -68,13 +70,6 @@ struct Groups {
     {
         mbarrier_wait(full(stage), phase);
         fence_async_proxy();
-    }
-
-    // This warp is done with what `barrier` guards.
-    __device__ __forceinline__ void release(shared_address barrier) const
-    {
-        __syncwarp();
-        if (lane == 0) mbarrier_arrive(barrier);
     }
 
     // Copy the 16-byte pieces of one row of 64 * blocks numbers that fall to this thread, 8 threads a row.
@@ -109,6 +104,16 @@ struct Groups {
         return call.q + ((long long)it.segment.request * call.batch.nodes * heads + row) * kd_width;
     }
 
+    // Bit j of row `thread`: it sees KV row 48 * u + j.
+    __device__ __forceinline__ void note_seen(int u) const
+    {
+        const Item<T>& it = item();
+        const int node = min((it.segment.tile * L::rows + thread) / call.batch.heads, call.batch.nodes - 1);
+        const unsigned* words = call.mask + ((long long)it.segment.request * call.batch.nodes + node) * call.words;
+        seen(stage)[thread] = make_uint2(visible_rows(words, call.words, u * KD_UNIT, it.kv.length, it.kv.total),
+                                         visible_rows(words, call.words, u * KD_UNIT + 32, it.kv.length, it.kv.total));
+    }
+
     __device__ __forceinline__ void copy_segment()
     {
         mbarrier_wait(q_empty(), (segments & 1) ^ 1);
@@ -123,6 +128,8 @@ struct Groups {
 #pragma unroll 1
             for (int i = thread >> 3; i < KD_UNIT; i += 16)   // rows from `total` on: copies of the last, masked
                 copy_row<L::blocks>(unit(stage), L::block_bytes, i, it.kv.row(min(u * KD_UNIT + i, it.kv.total - 1)));
+            if ((u + 1) * KD_UNIT > it.kv.length && thread < L::rows) note_seen(u);
+            warp_arrive(full(stage));
             copy_async_arrive(full(stage));
             advance();
         }

@@ -15,14 +15,14 @@
     }
 
     // The softmax of one unit, in parts that are spread over the products of the next.
-    static constexpr int softmax_parts = 4;
+    static constexpr int softmax_parts = 8;
 
     __device__ __forceinline__ void softmax_part(int turn, unsigned seen, int i)
     {
-        if (i == 0) gather_scores(turn, seen);
-        if (i == 1) share_maximum(1);
-        if (i == 2) share_maximum(2);
-        if (i == 3) store_weights(turn);
+        if (i == 4) gather_scores(turn, seen);
+        if (i == 5) share_maximum(1);
+        if (i == 6) share_maximum(2);
+        if (i == 7) store_weights(turn);
     }
 
     __device__ __forceinline__ void run_units()
@@ -36,13 +36,13 @@
         mbarrier_wait(full(stage), phase);
         multiply_qk(stage, [](int) {});
         hand_over_scores(u & 1);
-        named_barrier_or(1 + group, 128, false);
+        group_barrier_or(false);
+        unsigned seen = visible(u);
 #pragma unroll 1
         for (; u < end; ++u) {
             const int turn = u & 1, at = stage, parity = phase;
             if (++stage == KD_STAGES) stage = 0, phase ^= 1;
             lane = renewed(lane);   // addresses kept over the loop would cost more registers than there are
-            const unsigned seen = visible(u);
             if (u + 1 < end) {
                 mbarrier_wait(full(stage), phase);
                 multiply_qk(stage, [&](int i) { softmax_part(turn, seen, i); });
@@ -51,13 +51,14 @@
 #pragma unroll
                 for (int i = 0; i < softmax_parts; ++i) softmax_part(turn, seen, i);
             }
-            const bool any_moved = named_barrier_or(1 + group, 128, moved);
+            const bool any_moved = group_barrier_or(moved);
             if (u + KD_STAGES - 1 < end)    // into the place of the unit before this one
                 copy_unit(u + KD_STAGES - 1, at ? at - 1 : KD_STAGES - 1, at ? parity ^ 1 : parity);
             if (any_moved) scale_result(turn);
+            const unsigned next_seen = visible(u + 1);   // its words come while the products run
             multiply_pv(at, turn);
-            __syncwarp();
-            if (lane == 0) mbarrier_arrive(empty(at));
+            seen = next_seen;
+            warp_arrive(empty(at));
         }
     }
 
@@ -77,7 +78,7 @@
     {
         row_sum += __shfl_xor_sync(KD_FULL_MASK, row_sum, 1);
         row_sum += __shfl_xor_sync(KD_FULL_MASK, row_sum, 2);
-        named_barrier_or(1 + group, 128, false);    // the last factors have been read
+        group_barrier_or(false);    // the last factors have been read
         const Item<T>& it = item();
         const int heads = call.batch.heads, slot = it.segment.slot, first = it.segment.tile * L::rows;
         const long long request_rows = (long long)it.segment.request * call.batch.nodes * heads;
@@ -87,7 +88,7 @@
             if (slot >= 0) call.partial_lse[(long long)slot * L::rows + own_row()] = log_sum;
             else if (first + own_row() < it.real * heads) call.lse[request_rows + first + own_row()] = log_sum * 0.6931471805599453f;
         }
-        named_barrier_or(1 + group, 128, false);
+        group_barrier_or(false);
         scale_result(0);
         store_eight_rows<0>(slot, request_rows, it.real * heads);
         store_eight_rows<1>(slot, request_rows, it.real * heads);
@@ -99,23 +100,23 @@
 
     __device__ __forceinline__ void run()
     {
-        if (threadIdx.x == 0) {
-            for (int i = 0; i < KD_STAGES; ++i) mbarrier_init(full(i), arrivals(KD_UNIT, 4)), mbarrier_init(empty(i), L::warps);
+        if (tile_warp() == 0 && lane == 0) {
+            for (int i = 0; i < KD_STAGES; ++i) mbarrier_init(full(i), arrivals(KD_UNIT, 4)), mbarrier_init(empty(i), L::warps * kd_warp_arrivals);
             mbarrier_init(q_full(), arrivals(L::rows, L::warps));
             q_parity() = 1;
         }
-        if (warp == 0) first_work(call.batch, item().segment);
+        if (tile_warp() == 0) first_work(call.batch, item().segment);
         for (;;) {
             fence_async_proxy();     // scores were ordinary stores; Q comes over them by the copy engine
-            __syncthreads();
-            if (warp == 0) {
+            tile_barrier();
+            if (tile_warp() == 0) {
                 next_item(call, item());
                 if (lane == 0) q_parity() ^= 1;
             }
-            __syncthreads();
+            tile_barrier();
             if (!item().segment.active) return;
             lane = renewed(lane), warp = renewed(warp);   // addresses are worth less than the registers they would hold
-            group = warp >> 2, quarter = warp & 3, block = quarter & (2 * MT - 1);
+            place();
             row_max = kd_least, row_sum = 0.0f;
 #pragma unroll
             for (int m = 0; m < MT; ++m)

@@ -5,6 +5,9 @@
 // shared memory; and it owns that quarter of the result.  So each 16-byte piece of a KV row is read from shared
 // memory once as key and once as value by one warp of a group, and serves all 16 * MT rows.
 //
+// With one group (32 or 16 rows) a block may hold two independent copies of all this, each a block of its own to the
+// work list: a block of 256 threads, because the driver reserves shared memory for one block of a multiprocessor.
+//
 //   registers  Q quarter (latent), result quarter O in float, one 16-row score tile
 //   shared     ring of KD_STAGES units of 16 KV rows, shared by GROUPS groups | scores, weights, scales, twice each
 //
@@ -14,37 +17,7 @@
 #define KD_VERIFY_ATTN_TILE_CUH
 
 #include "async_copy.cuh"
-#include "verify_attn_kv.cuh"
-
-#ifndef KD_STAGES
-#define KD_STAGES 3       // units of 16 rows in the ring, at least 3
-#endif
-#ifndef KD_LAZY
-#define KD_LAZY 8.0f      // the running maximum moves when a score is larger by this many powers of two
-#endif
-
-constexpr float kd_least = -1e30f;   // start of a running maximum: finite, so that -inf - maximum is no NaN
-
-template <int MT, int GROUPS>
-struct Layout {
-    static constexpr int warps = 4 * GROUPS, threads = 32 * warps, group_rows = 16 * MT, rows = group_rows * GROUPS;
-    static constexpr int latent = KD_LATENT / 4, rope = KD_ROPE / 4;               // of one warp
-    static constexpr int row_bytes = 2 * kd_width, pitch = row_bytes + 16;         // pitch / 16 is odd: no bank conflicts
-    static constexpr int rope_pitch = 2 * KD_ROPE + 16, weight_pitch = 48;
-    static constexpr int score_bytes = MT == 2 ? 4 * 3 * 512 : 2 * 4 * 512;        // owners x others x a quarter's scores
-    static constexpr int ring = 0, scores = KD_STAGES * KD_UNIT * pitch;
-    static constexpr int weights = scores + GROUPS * 2 * score_bytes;
-    static constexpr int scales = weights + GROUPS * 2 * group_rows * weight_pitch;
-    static constexpr int rope_q = scales + GROUPS * 2 * group_rows * 4;
-    static constexpr int barriers = rope_q + rows * rope_pitch;                    // full, then empty, then Q
-    static constexpr int item = barriers + (2 * KD_STAGES + 2) * 8;
-    static constexpr int mask_rows = item + 144;                                   // where each row's mask words lie
-    static constexpr int bytes = mask_rows + 8 * rows;
-    static_assert(KD_UNIT == 16 && KD_STAGES >= 3, "a unit is one tensor-core tile; the ring holds three in use");
-    static_assert(KD_LATENT % 64 == 0 && KD_ROPE % 64 == 0 && pitch / 16 % 2 == 1, "quarters are tensor-core tiles");
-    static_assert(rows * pitch <= weights, "Q passes through the ring and the scores");
-    static_assert(sizeof(Item<__half>) + 4 <= 144, "room for the item and the parity of Q");
-};
+#include "verify_attn_layout.cuh"
 
 template <class T, class Out, int MT, int GROUPS>
 struct Tile {
@@ -52,8 +25,9 @@ struct Tile {
     static constexpr int steps = L::latent / 16, rope_steps = L::rope / 16, columns = L::latent / 8;
 
     const Call<T, Out>& call;
-    unsigned char* const shared;
-    const shared_address base;
+    unsigned char* const all_shared;
+    unsigned char* shared;           // of this copy
+    shared_address base;
     int lane, warp, group, quarter, block;   // block: which 8 rows of the group this warp takes the softmax of
     int stage, phase;      // place in the ring of the unit whose scores come next, and its parity
     float o[MT][columns][4];         // result, not yet divided by the sum of weights
@@ -63,8 +37,31 @@ struct Tile {
     bool moved;                      // the running maximum of this lane's row
 
     __device__ __forceinline__ Tile(const Call<T, Out>& call, unsigned char* shared)
-        : call(call), shared(shared), base(shared_pointer(shared)), lane(lane_id()),
-          warp(__shfl_sync(KD_FULL_MASK, warp_id(), 0)), stage(0), phase(0) {}
+        : call(call), all_shared(shared), lane(lane_id()), warp(__shfl_sync(KD_FULL_MASK, warp_id(), 0)), stage(0), phase(0)
+    {
+        place();
+    }
+
+    // What follows from lane and warp.
+    __device__ __forceinline__ void place()
+    {
+        group = GROUPS == 2 ? warp >> 2 : 0, quarter = warp & 3, block = quarter & (2 * MT - 1);
+        shared = all_shared + copy() * L::bytes;
+        base = shared_pointer(shared);
+    }
+    __device__ __forceinline__ int copy() const { return GROUPS == 2 || KD_COPIES == 1 ? 0 : warp >> 2; }
+    __device__ __forceinline__ int tile_warp() const { return warp & (L::warps - 1); }
+
+    // Barriers of the copy of this tile (all its warps) and of the group.
+    __device__ __forceinline__ void tile_barrier() const
+    {
+        if (GROUPS == 2) __syncthreads();
+        else named_barrier(3 + copy(), 128);
+    }
+    __device__ __forceinline__ bool group_barrier_or(bool predicate) const
+    {
+        return named_barrier_or(1 + (GROUPS == 2 ? group : copy()), 128, predicate);
+    }
 
     __device__ __forceinline__ Item<T>& item() const { return *reinterpret_cast<Item<T>*>(shared + L::item); }
     __device__ __forceinline__ const unsigned** mask_rows() const { return reinterpret_cast<const unsigned**>(shared + L::mask_rows); }
@@ -119,8 +116,8 @@ struct Tile {
         const Item<T>& it = item();
         const int heads = call.batch.heads, last = it.real * heads - 1, first = it.segment.tile * L::rows;
         const T* q_rows = call.q + (long long)it.segment.request * call.batch.nodes * heads * kd_width;
-        copy_rows<L::rows, L::warps>(warp, base, q_full(), [&](int i) { return q_rows + (long long)min(first + i, last) * kd_width; });
-        if (warp == 0)
+        copy_rows<L::rows, L::warps>(tile_warp(), base, q_full(), [&](int i) { return q_rows + (long long)min(first + i, last) * kd_width; });
+        if (tile_warp() == 0)
             for (int i = lane; i < L::rows; i += 32)
                 mask_rows()[i] = call.mask + ((long long)it.segment.request * call.batch.nodes + min(first + i, last) / heads) * call.words;
         mbarrier_wait(q_full(), q_parity());
@@ -130,13 +127,13 @@ struct Tile {
             for (int k = 0; k < steps; ++k)
                 ldmatrix_x4(q[m][k], base + fragment_row(m) * L::pitch + 2 * (quarter * L::latent + 16 * k) + (lane >> 4) * 16);
 #pragma unroll 1
-        for (int i = 32 * warp + lane; i < L::rows * (KD_ROPE / 8); i += L::threads) {
+        for (int i = 32 * tile_warp() + lane; i < L::rows * (KD_ROPE / 8); i += L::threads) {
             const int row = i / (KD_ROPE / 8), c = i % (KD_ROPE / 8);
             *reinterpret_cast<int4*>(shared + L::rope_q + row * L::rope_pitch + 16 * c) =
                 *reinterpret_cast<const int4*>(shared + row * L::pitch + 2 * KD_LATENT + 16 * c);
         }
         fence_async_proxy();
-        __syncthreads();             // Q is out of the ring
+        tile_barrier();              // Q is out of the ring
     }
 
     // ---- scores ----

@@ -4,9 +4,9 @@
 // share every KV row that is read.  The KV rows of a request (prefix, then tree) come in units of KD_UNIT.
 //
 //   chunk_units == 0  the list of all units is cut into equal pieces, one a block, so that ragged batches balance.
-//                     Order of the list: first tiles of all requests, then second tiles, ...; units run fastest.  If
-//                     the KV rows of all requests exceed the L2 cache, each tile's part of the list is cut into the
-//                     same number of pieces: blocks of different tiles then read the same rows at the same time.
+//                     Order of the list: first tiles of all requests, then second tiles, ...; units run fastest.
+//                     Each tile's part of the list is cut into the same number of pieces if that leaves few blocks
+//                     idle: blocks of different tiles then read the same rows at the same time, from the L2 cache.
 //                     (If requests differ much in their number of tiles, all tiles of one request come first.)
 //   chunk_units > 0   every tile is cut at multiples of chunk_units, whatever stands beside it in the batch.
 //   chunk_units < 0   every tile is cut into -chunk_units equal pieces.
@@ -25,9 +25,6 @@
 #ifndef KD_SNAP
 #define KD_SNAP 2         // units; a shorter piece goes to the neighbour: starting a tile costs more than that
 #endif
-#ifndef KD_L2_ROWS
-#define KD_L2_ROWS 24576  // KV rows that stay in the L2 cache whatever the order
-#endif
 
 __device__ __forceinline__ long long quotient(long long a, long long b)   // a >= 0, b > 0; mostly small
 {
@@ -40,6 +37,14 @@ struct Batch {
     int size, nodes, heads;
     int tile_rows, tiles; // tiles: most tiles of one request
     int chunk_units, most_chunks, least_units;
+    int threads;          // of one tile if a block may hold several, each a block of its own here; else 0
+
+    __device__ __forceinline__ int copies() const { return threads ? (int)blockDim.x / threads : 1; }
+    __device__ __forceinline__ int block() const
+    {
+        return threads ? (int)blockIdx.x * copies() + (int)threadIdx.x / threads : (int)blockIdx.x;
+    }
+    __device__ __forceinline__ int blocks() const { return (int)gridDim.x * copies(); }
 
     __device__ __forceinline__ int real_nodes(int b) const
     {
@@ -136,26 +141,26 @@ __device__ inline void first_work(const Batch& batch, Segment& segment)
 {
     Segment s = {};
     if (batch.chunk_units != 0) {
-        s.at = blockIdx.x, s.stop = (long long)batch.size * batch.tiles * batch.most_chunks;
+        s.at = batch.block(), s.stop = (long long)batch.size * batch.tiles * batch.most_chunks;
     } else {
         long long exact = 0;
-        int tiles = 0;
+        int tiles = 0, all_tiles = 0;
         for (int b = lane_id(); b < batch.size; b += 32) {
             s.tile_part += batch.work(b, true), exact += batch.work(b, false);
-            tiles = max(tiles, batch.real_tiles(b));
+            tiles = max(tiles, batch.real_tiles(b)), all_tiles += batch.real_tiles(b);
         }
-        s.tile_part = warp_sum(s.tile_part), exact = warp_sum(exact), tiles = warp_max(tiles);
+        s.tile_part = warp_sum(s.tile_part), exact = warp_sum(exact), tiles = warp_max(tiles), all_tiles = warp_sum(all_tiles);
         s.by_tile = tiles * s.tile_part <= exact + exact / 16;
         const long long total = s.by_tile ? tiles * s.tile_part : exact;
-        int blocks = (int)min((long long)gridDim.x, max(quotient(total, batch.least_units), 1ll));
+        int blocks = (int)min((long long)batch.blocks(), max(quotient(total, batch.least_units), max((long long)all_tiles, 1ll)));
         s.part = total, s.pieces = blocks;
-        if (s.by_tile && blocks >= tiles && s.tile_part * KD_UNIT > KD_L2_ROWS) {
+        if (s.by_tile && tiles > 0 && blocks >= tiles) {
             const int each = blocks / tiles;
             if (8 * each * tiles >= 7 * blocks) s.part = s.tile_part, s.pieces = each, blocks = each * tiles;
         }
-        if ((int)blockIdx.x < blocks && total > 0) {
-            s.at = piece_begin(batch, s, (int)blockIdx.x);
-            s.stop = piece_begin(batch, s, (int)blockIdx.x + 1);
+        if (batch.block() < blocks && total > 0) {
+            s.at = piece_begin(batch, s, batch.block());
+            s.stop = piece_begin(batch, s, batch.block() + 1);
         }
     }
     __syncwarp();
@@ -173,10 +178,10 @@ __device__ inline void next_balanced(const Batch& batch, int4* table, Segment& s
         const long long begin = at;
         at += take;
         if (place.tile >= batch.real_tiles(place.request)) continue;
-        int slot = 2 * (int)blockIdx.x + (place.unit == 0);
+        int slot = 2 * batch.block() + (place.unit == 0);
         if (place.unit == 0) {
             int pieces = 1;   // the last piece is the first whose end reaches the tile's
-            if (take < place.units) pieces = piece_from(s, (int)blockIdx.x, begin + place.units - KD_SNAP + 1) - (int)blockIdx.x;
+            if (take < place.units) pieces = piece_from(s, batch.block(), begin + place.units - KD_SNAP + 1) - batch.block();
             if (lane_id() == 0) table[(long long)place.request * batch.tiles + place.tile] = make_int4(slot, pieces, 2, 0);
             if (pieces == 1) slot = -1;
         }
@@ -194,7 +199,7 @@ __device__ inline void next_chunk(const Batch& batch, int4* table, Segment& segm
 {
     const long long begin = segment.at, stop = segment.stop;
     __syncwarp();         // all lanes have read it before lane 0 writes
-    for (long long at = begin; at < stop; at += gridDim.x) {   // tiles fastest: neighbours share KV rows
+    for (long long at = begin; at < stop; at += batch.blocks()) {   // tiles fastest: neighbours share KV rows
         const long long column = quotient(at, batch.tiles);
         const int tile = (int)(at - column * batch.tiles);
         const int request = (int)quotient(column, batch.most_chunks);
@@ -210,7 +215,7 @@ __device__ inline void next_chunk(const Batch& batch, int4* table, Segment& segm
             segment.request = request, segment.tile = tile;
             segment.begin = chunk * size, segment.end = min(units, (chunk + 1) * size);
             segment.slot = pieces == 1 ? -1 : first + chunk;
-            segment.at = at + gridDim.x, segment.active = 1;
+            segment.at = at + batch.blocks(), segment.active = 1;
         }
         return;
     }

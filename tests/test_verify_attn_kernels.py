@@ -25,7 +25,7 @@ GPU = pytest.mark.gpu
 PATHS = {  # every load path and every kernel on every backend
     "host": {},
     "host, cp.async": {"KD_BULK_COPY": 0, "KD_STAGES": 4},
-    "host, warp groups": {"KD_WARP_GROUPS": 1},
+    "host, warp groups": {"KD_WARP_GROUPS": 1, "KD_EACH_LANE": 1},
     "cuda": {},
     "cuda, mma": {"KD_WARP_GROUPS": 0},
     "cuda, mma, cp.async": {"KD_WARP_GROUPS": 0, "KD_BULK_COPY": 0},
@@ -218,8 +218,8 @@ def test_float32_accuracy():
 
 
 def test_shared_memory_fits_the_cards():
-    small = verify_attn_launch.Card((12, 0), 188, 101_376, 102_400)
+    small = verify_attn_launch.Card((12, 0), 188, 101_376)
     for variant in (verify_attn_launch.ROWS64, verify_attn_launch.ROWS32, verify_attn_launch.ROWS16):
-        stages, _ = verify_attn_launch.stages_and_blocks(variant, small)
+        stages, _ = verify_attn_launch.stages_and_copies(variant, small)
         assert stages >= 3 and variant.shared_bytes(stages) <= 101_376
     assert verify_attn_launch.WGMMA.shared_bytes(3) <= 232_448
