@@ -13,18 +13,17 @@ import csv
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import numpy as np
 import torch
+from verify_attn_inputs import SCALE, Inputs, errors, make, sdpa
 
 import kdtree_cupy as kd
 from kdtree_cupy.library import KernelLibrary, nvrtc
 from kdtree_cupy.library.driver import driver
-from kdtree_cupy.masks import pack_mask
 
-SCALE = 192**-0.5
 TABLE = {  # shape: (microseconds of the best mask-capable peer, target)
     (1, 8, 33, 2048): (278, None), (1, 8, 65, 2048): (290, 20), (1, 64, 33, 2048): (285, None),
     (1, 64, 65, 2048): (398, 70), (1, 64, 65, 8192): (1179, 250), (1, 8, 65, 32768): (3644, 130),
@@ -33,64 +32,14 @@ TABLE = {  # shape: (microseconds of the best mask-capable peer, target)
     (1, 8, 1, 131072): (None, None),
 }  # fmt: skip
 MORE = (
-    (1, 8, 1, 2048), (1, 16, 1, 32768), (1, 64, 1, 32768), (1, 128, 1, 32768), (1, 8, 129, 8192), (1, 64, 129, 8192),
-    (1, 12, 65, 8192), (1, 16, 65, 8192), (1, 128, 65, 8192), (1, 8, 65, 0), (1, 64, 65, 0), (1, 64, 65, 131072),
-    (4, 16, 33, 16384), (16, 16, 33, 4096), (64, 16, 1, 8192), (64, 128, 1, 4096), (1, 8, 1025, 4096),
+    (1, 8, 1, 2048), (1, 16, 1, 32768), (1, 64, 1, 32768), (1, 128, 1, 32768), (1, 8, 129, 8192),
+    (1, 64, 129, 8192), (1, 12, 65, 8192), (1, 16, 65, 8192), (1, 128, 65, 8192), (1, 8, 65, 0),
+    (1, 64, 65, 0), (1, 64, 65, 131072), (4, 16, 33, 16384), (16, 16, 33, 4096), (64, 16, 1, 8192),
+    (64, 128, 1, 4096), (1, 8, 1025, 4096),
 )  # fmt: skip
 HEAT = tuple((1, 8, n, p) for n in (1, 9, 17, 33, 65, 129) for p in (0, 512, 2048, 8192, 32768, 131072))
 BAR = (4e-3, 1e-5, 1e-4)
 """Allowed: relative Frobenius error, 1 - cosine, error of lse (design, numerics)."""
-
-
-class Inputs(NamedTuple):
-    """Arguments of one call and the visible pairs of nodes."""
-
-    q: torch.Tensor
-    cache: torch.Tensor
-    tree_kv: torch.Tensor
-    mask: torch.Tensor
-    lengths: torch.Tensor
-    visible: torch.Tensor
-
-
-def make(batch: int, heads: int, nodes: int, prefix: int, seed: int = 0) -> Inputs:
-    """Return random inputs on the device."""
-    rng, generator = np.random.default_rng(seed), torch.Generator("cuda").manual_seed(seed)
-    visible = np.zeros((batch, nodes, nodes), bool)
-    for b in range(batch):
-        for i in range(nodes):
-            visible[b, i] = visible[b, rng.integers(i)] if i else False
-            visible[b, i, i] = True
-    normal = lambda *shape: torch.randn(shape, dtype=torch.bfloat16, device="cuda", generator=generator)  # noqa: E731
-    words = torch.from_numpy(pack_mask(visible).view(np.int32)).cuda().view(torch.uint32)
-    lengths = torch.full((batch,), prefix, dtype=torch.int32, device="cuda")
-    return Inputs(normal(batch, nodes, heads, 576), normal(batch, max(prefix, 1), 576), normal(batch, nodes, 576),
-                  words, lengths, torch.from_numpy(visible).cuda())  # fmt: skip
-
-
-def exact(x: Inputs, b: int, prefix: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return out and lse of request ``b`` in float64."""
-    keys = torch.cat([x.cache[b, :prefix], x.tree_kv[b]]).double()
-    nodes, heads, _ = x.q[b].shape
-    scores = (x.q[b].double().reshape(-1, 576) @ keys.T * SCALE).view(nodes, heads, -1)
-    hidden = torch.cat([torch.zeros_like(x.visible[b])[:, :1].expand(nodes, prefix), ~x.visible[b]], 1)
-    scores.masked_fill_(hidden[:, None], -torch.inf)
-    return torch.softmax(scores, -1) @ keys[:, :512], torch.logsumexp(scores, -1)
-
-
-def errors(x: Inputs, got: Any, prefix: int) -> tuple[float, float, float]:
-    """Return the largest relative Frobenius error, 1 - cosine and lse error of the requests looked at."""
-    worst = torch.zeros(3, dtype=torch.float64, device="cuda")
-    batch = x.q.shape[0]
-    for b in range(batch) if batch <= 8 else (0, batch // 2, batch - 1):
-        out, lse = exact(x, b, prefix)
-        mine = got.out[b].double()
-        cosine = (mine * out).sum() / (mine.norm() * out.norm())
-        now = torch.stack(
-            [(mine - out).norm() / out.norm(), 1 - cosine, (got.lse[b].double() - lse).abs().max()]
-        )
-        worst = torch.where(now.isnan(), now, torch.maximum(worst, now))
-    return tuple(worst.tolist())
 
 
 def time_graph(calls: list[Any], estimate_us: float, replays: int = 11) -> tuple[float, float, float, int]:
@@ -118,27 +67,13 @@ def time_graph(calls: list[Any], estimate_us: float, replays: int = 11) -> tuple
 
 
 def ceilings() -> tuple[float, float]:
-    """Return TFLOP/s of a large bfloat16 product and TB/s of a large copy (read and written), as measured."""
+    """Return TFLOP/s of a large bfloat16 product, TB/s of reading a large array and writing another."""
     a = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
     product = time_graph([lambda: a @ a], 1500)[0]
     big = torch.zeros(2**29, dtype=torch.float64, device="cuda")
     copy = torch.empty_like(big)
-    moved = time_graph([lambda: copy.copy_(big)], 500)[0]
+    moved = time_graph([lambda: torch.add(big, 1, out=copy)], 2000)[0]
     return 2 * 8192**3 / product / 1e6, 2 * 2**32 / moved / 1e6
-
-
-def sdpa(x: Inputs, prefix: int) -> Any:
-    """Return a call of torch's attention with a bool mask on the absorbed form."""
-    batch, nodes, heads, _ = x.q.shape
-    keys = torch.cat([x.cache[:, :prefix], x.tree_kv], 1)
-    keys = keys[:, None].expand(batch, heads, -1, 576)
-    mask = torch.cat([torch.ones(batch, nodes, prefix, dtype=torch.bool, device="cuda"), x.visible], 2)[
-        :, None
-    ]
-    q = x.q.transpose(1, 2)
-    return lambda: torch.nn.functional.scaled_dot_product_attention(
-        q, keys, keys[..., :512], mask, scale=SCALE
-    )
 
 
 def git(*words: str) -> str:
@@ -148,13 +83,15 @@ def git(*words: str) -> str:
 
 def provenance() -> dict[str, Any]:
     """Return what every row says of the machine and the code."""
-    version = driver().version
     return {
-        "gpu": torch.cuda.get_device_name(), "cuda_driver": ".".join(map(str, version or ())),
-        "nvrtc": ".".join(map(str, nvrtc.choose().version)), "torch": torch.__version__,
-        "git": git("rev-parse", "--short", "HEAD") or "?", "dirty": bool(git("status", "--porcelain", "--", "kernels_cu", "kdtree_cupy")),
+        "gpu": torch.cuda.get_device_name(),
+        "cuda_driver": ".".join(map(str, driver().version or ())),
+        "nvrtc": ".".join(map(str, nvrtc.choose().version)),
+        "torch": torch.__version__,
+        "git": git("rev-parse", "--short", "HEAD") or "?",
+        "dirty": bool(git("status", "--porcelain", "--", "kernels_cu", "kdtree_cupy")),
         "clock": "graph",
-    }  # fmt: skip
+    }
 
 
 def measure(
@@ -186,16 +123,51 @@ def measure(
     }
 
 
+def base_row(shape: tuple[int, ...], rate: float, bandwidth: float) -> dict[str, Any]:
+    """Return the columns that do not depend on who computes: shape, floor, targets."""
+    batch, heads, nodes, prefix = shape
+    flops, rows = 2 * batch * heads * nodes * (prefix + nodes) * 1088, batch * (prefix + nodes)
+    floor = max(flops / rate / 1e6, (1152 * rows + 2176 * batch * heads * nodes) / bandwidth / 1e6)
+    peer, target = TABLE.get(shape, (None, None))
+    names = dict(zip(("b", "H", "q", "prefix"), shape, strict=True))
+    return names | {"dtype": "bfloat16", "floor_us": floor, "published_peer_us": peer, "target_us": target}
+
+
+SHOWN = (
+    "b",
+    "H",
+    "q",
+    "prefix",
+    "variant",
+    "l2",
+    "us",
+    "tflops",
+    "floor_us",
+    "right",
+    "frobenius",
+    "target_us",
+)
+
+
+def show(row: dict[str, Any]) -> None:
+    """Print one line."""
+    text = {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items() if k in SHOWN}
+    click.echo(" ".join(f"{k}={v}" for k, v in text.items()))
+
+
+def write(out: Path, rows: list[dict[str, Any]], common: dict[str, Any]) -> None:
+    """Write all rows as CSV."""
+    columns = list(dict.fromkeys(key for row in rows for key in row)) + list(common)
+    with out.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(row | common for row in rows)
+
+
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), help="CSV to write.")
 @click.option("--shapes", "which", type=click.Choice(["table", "all"]), default="all")
-@click.option(
-    "--variant",
-    "variants",
-    multiple=True,
-    default=("",),
-    help="Macros, such as KD_WARP_GROUPS=0,KD_STAGES=4.",
-)
+@click.option("--variant", "variants", multiple=True, default=("",), help="Macros: KD_STAGES=4,KD_LAZY=0.")
 @click.option("--splits", default="auto")
 @click.option("--cold/--no-cold", default=True, help="Also time with cold caches.")
 @click.option("--peer/--no-peer", default=True, help="Also time torch's attention.")
@@ -210,38 +182,26 @@ def main(
         v: KernelLibrary(backend="cuda", defines=dict(w.split("=") for w in v.split(",") if w))
         for v in variants
     }
-    rows = []
+    rows: list[dict[str, Any]] = []
     for shape in dict.fromkeys([*TABLE, *MORE, *HEAT] if which == "all" else TABLE):
-        batch, heads, nodes, prefix = shape
-        x = make(*shape)
-        flops, total = 2 * batch * heads * nodes * (prefix + nodes) * 1088, batch * (prefix + nodes)
-        floor = max(flops / rate / 1e6, (1152 * total + 2176 * batch * heads * nodes) / bandwidth / 1e6)
-        base = {"b": batch, "H": heads, "q": nodes, "prefix": prefix, "dtype": "bfloat16", "floor_us": floor,
-                "published_peer_us": TABLE.get(shape, (None, None))[0], "target_us": TABLE.get(shape, (None, None))[1]}  # fmt: skip
+        x, base = make(*shape), base_row(shape, rate, bandwidth)
         for variant, library in libraries.items():
             for warm in (True, False) if cold and shape in TABLE else (True,):
-                row = base | {
-                    "provider": "kdtree_cupy",
-                    "variant": variant,
-                    "splits": splits,
-                    "l2": "warm" if warm else "cold",
-                }
-                row |= measure(shape, library, splits if not splits.isdigit() else int(splits), warm, x)
+                row = base | {"provider": "kdtree_cupy", "variant": variant, "splits": splits}
+                row["l2"] = "warm" if warm else "cold"
+                row |= measure(shape, library, int(splits) if splits.isdigit() else splits, warm, x)
                 rows.append(row)
-                click.echo(" ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()
-                                    if k in ("b", "H", "q", "prefix", "variant", "l2", "us", "tflops", "floor_us", "right", "frobenius", "target_us")))  # fmt: skip
+                show(row)
         if peer and shape in TABLE:
-            median, low, high, n = time_graph([sdpa(x, prefix)], 1000, 5)
-            rows.append(base | {"provider": "torch sdpa", "l2": "warm", "us": median, "us_p20": low, "us_p80": high, "n": n,
-                                "tflops": flops / median / 1e6})  # fmt: skip
+            median, low, high, n = time_graph([sdpa(x, shape[3])], 1000, 5)
+            times = {"us": median, "us_p20": low, "us_p80": high, "n": n}
+            rows.append(base | {"provider": "torch sdpa", "l2": "warm"} | times)
         del x
         torch.cuda.empty_cache()
+    for row in rows:
+        row["share_of_floor"] = row["floor_us"] / row["us"] if "us" in row else None
     if out:
-        columns = list(dict.fromkeys(key for row in rows for key in row)) + list(common)
-        with out.open("w", newline="") as file:
-            writer = csv.DictWriter(file, columns)
-            writer.writeheader()
-            writer.writerows(row | common for row in rows)
+        write(out, rows, common)
     sys.exit(any(row.get("right") is False for row in rows))
 
 
