@@ -15,6 +15,7 @@ from .policy_fit import fit_rate, fit_temperatures
 from .replay import acceptance, jump, true_path
 from .trace import Trace
 from .verifiers import ACCEPTANCE, tempered
+from .verifiers.on_trace import node_distributions
 
 WIDE = 256
 """Budget of the one build that all smaller budgets are read from."""
@@ -165,23 +166,14 @@ def first_node(trace: Trace) -> tuple[np.ndarray, np.ndarray] | None:
 
     Both are the recorded best tokens, normalised: the tails are not in the trace.  None without the target's.
     """
-    ids, logprobs = (trace.extra.get(key) for key in ("target_ids", "target_logprobs"))
-    if ids is None or logprobs is None:
+    if not {"target_ids", "target_logprobs"} <= set(trace.extra):
         return None
     last = trace.sequence_offsets[1:].astype(np.int64) - 1
     at = np.setdiff1d(np.arange(trace.tokens.size - 1), last)  # positions with a next one in their sequence
     if at.size == 0:
         return None
-    target, drafted = np.asarray(ids[at + 1], np.int64), np.asarray(trace.draft_ids[at, 0], np.int64)
-    both = np.concatenate([target, drafted], axis=1)
-    same = (
-        target[:, :, None] == drafted[:, None, :]
-    )  # the drafter's share of a token goes to the target's slot
-    q_mass = np.exp(trace.draft_logprobs[at, 0].astype(np.float64))
-    p = np.zeros(both.shape)
-    p[:, : target.shape[1]] = np.exp(np.asarray(logprobs[at + 1], np.float64))
-    q = np.concatenate([(same * q_mass[:, None, :]).sum(2), np.where(same.any(1), 0.0, q_mass)], axis=1)
-    return p / p.sum(1, keepdims=True), q / q.sum(1, keepdims=True)
+    p, q, _ = node_distributions(trace, at, 1)
+    return p, q
 
 
 def verifier_acceptance(trace: Trace, drafts: int = DRAFTS) -> list[dict[str, Any]]:
