@@ -1,5 +1,6 @@
 """The parts of the engine: cache pages, rotary tables, routing, counts, best tokens, configs, drafters."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from engine_tools import prompts_for, small_gqa, tiny
@@ -10,7 +11,7 @@ from tolerances import FLOAT64_SUM
 import kdtree_cupy as kd
 from kdtree_cupy.engine import Context, Model, NGramDrafter, from_dict, generate
 from kdtree_cupy.engine.cache import PagedCache
-from kdtree_cupy.engine.layers import route
+from kdtree_cupy.engine.layers import route, to_bfloat16
 from kdtree_cupy.engine.rope import frequencies
 from kdtree_cupy.engine.topk import best_tokens
 from kdtree_cupy.refs import model as reference
@@ -82,6 +83,12 @@ def test_routing_is_that_of_the_reference(method, scoring):
     for token in range(40):
         np.testing.assert_array_equal(chosen[token], reference.route(config, scores[token], bias))
     np.testing.assert_allclose(shares.sum(-1), 2.0, rtol=1e-6)
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False, allow_subnormal=False)))
+def test_bfloat16_rounds_like_the_type(values):
+    array = np.array(values, np.float32)
+    np.testing.assert_array_equal(to_bfloat16(array), array.astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 60))

@@ -15,7 +15,7 @@ import numpy as np
 from ..verify_attn import verify_attn
 from .cache import PagedCache
 from .config import LATENT, ROPE, ModelConfig
-from .layers import Weights, linear, rms_norm
+from .layers import Weights, linear, rms_norm, same
 from .rope import RopeTable, attention_scale
 
 Array = Any
@@ -69,15 +69,16 @@ def gqa(
     v = linear(x, layer, "self_attn.v_proj")
     q = rope.rotate(q, nodes.positions, interleaved=False)
     k = rope.rotate(k, nodes.positions, interleaved=False).reshape(batch, n, groups * size)
-    rows = xp.concatenate([k, v], axis=-1)
+    rounded = layer.get("rounding", same)
+    rows = rounded(xp.concatenate([k, v], axis=-1))
     out = xp.zeros((batch, n, heads * size), x.dtype)
     for b in range(batch):
         count, length = int(nodes.host_counts[b]), int(nodes.host_lengths[b])
         if count:
             seen = xp.concatenate([nodes.cache.rows(index, b, length), rows[b, :count]])
             hidden = ~nodes.visible[b, :count, :count]
-            out[b, :count] = read(q[b, :count], seen, hidden, length, attention_scale(config), xp)
-    return linear(out, layer, "self_attn.o_proj"), rows
+            out[b, :count] = read(rounded(q[b, :count]), seen, hidden, length, attention_scale(config), xp)
+    return linear(rounded(out), layer, "self_attn.o_proj"), rows
 
 
 def read(q: Array, rows: Array, hidden: Array, length: int, scale: float, xp: Any) -> Array:
@@ -134,11 +135,14 @@ def mla(
     queries[..., LATENT : LATENT + config.qk_rope_head_dim] = rope.rotate(
         xp.ascontiguousarray(q[..., nope:]), **turn
     )
+    rounded = layer.get("rounding", same)
+    queries, rows = rounded(queries), rounded(rows)
     latents = verify_attn(
         queries, nodes.cache.layers[index], rows, nodes.mask, nodes.lengths,
         scale=attention_scale(config), counts=nodes.counts, page_table=nodes.cache.page_table,
         library=library,
     ).out  # fmt: skip
+    latents = rounded(latents)
     per_head = latents[..., :rank].reshape(-1, heads, rank).transpose(1, 0, 2) @ layer["w_uv"]
-    out = per_head.transpose(1, 0, 2).reshape(batch, n, -1)
+    out = rounded(per_head.transpose(1, 0, 2).reshape(batch, n, -1))
     return linear(out, layer, "self_attn.o_proj"), rows

@@ -23,7 +23,21 @@ def rms_norm(x: Array, weight: Array, eps: float, xp: Any) -> Array:
 def linear(x: Array, layer: Weights, name: str) -> Array:
     """Return ``x @ W.T``, plus the bias if the checkpoint has one."""
     y = x @ layer[f"{name}.weight"].T
-    return y + layer[f"{name}.bias"] if f"{name}.bias" in layer else y
+    if f"{name}.bias" in layer:
+        y = y + layer[f"{name}.bias"]
+    return layer["rounding"](y) if "rounding" in layer else y
+
+
+def same(x: Array) -> Array:
+    """Return ``x``: the rounding of a model that needs none."""
+    return x
+
+
+def to_bfloat16(x: Array) -> Array:
+    """Return float32 numbers rounded to the nearest bfloat16, ties to even; on numpy and on CuPy arrays."""
+    bits = x.astype(np.float32, order="C").view(np.uint32)
+    bits = bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
+    return (bits & np.uint32(0xFFFF0000)).view(np.float32)
 
 
 def silu(x: Array, xp: Any) -> Array:

@@ -14,12 +14,12 @@ import numpy as np
 from .attention import Nodes, gqa, mla, unpack
 from .cache import PagedCache
 from .config import ModelConfig
-from .layers import gated_mlp, moe, rms_norm
+from .layers import gated_mlp, moe, rms_norm, same, to_bfloat16
 from .rope import RopeTable, frequencies
 from .tensors import layer_shapes
 
 Array = Any
-DTYPES = {"float32": np.float32, "float16": np.float16}
+DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.float32}
 
 
 class Pass(NamedTuple):
@@ -51,8 +51,9 @@ class Model:
         Tensors by their Hugging Face names, any floating type; see :mod:`kdtree_cupy.engine.load`.
     xp : module
         ``numpy`` or ``cupy``: where weights, cache and arithmetic are.
-    dtype : {"float32", "float16"}
-        Of weights, activations and KV rows.  float16 is for GPUs.
+    dtype : {"float32", "float16", "bfloat16"}
+        Of weights, activations and KV rows.  float16 is for GPUs.  bfloat16 is imitated: arrays are float32
+        and products are added up in float32, but weights, KV rows and the result of every step are rounded.
     library : KernelLibrary, optional
         For the stages.  Default: the numpy references for numpy arrays (the host backend checks kernels, it
         is no faster), kernels for CuPy arrays.
@@ -79,6 +80,7 @@ class Model:
 
             library = KernelLibrary(backend="numpy")
         self.config, self.xp, self.library, self.dtype = config, xp, library, np.dtype(DTYPES[dtype])
+        self._round = to_bfloat16 if dtype == "bfloat16" else same
         self._weights = weights
         shape = (config.vocab_size, config.hidden_size)
         self.embedding = self._tensor("model.embed_tokens.weight", shape)
@@ -132,26 +134,27 @@ class Model:
         self._rope.reserve(int(lengths.max(initial=0)) + tokens.shape[1] + 1)
         visible = None if config.is_mla else unpack(mask, xp)
         nodes = Nodes(positions, mask, counts, cache.lengths, host, lengths, cache, visible)
-        x = self.embedding[tokens]
+        x, rounded = self.embedding[tokens], self._round
         rows: list[Array] = []
         kept: dict[int, Array] = {}
         for index, layer in enumerate(self._layers):
-            y = rms_norm(x, layer["input_layernorm.weight"], config.rms_norm_eps, xp)
+            y = rounded(rms_norm(x, layer["input_layernorm.weight"], config.rms_norm_eps, xp))
             if config.is_mla:
                 y, row = mla(y, layer, config, self._rope, nodes, index, xp, self.library)
             else:
                 y, row = gqa(y, layer, config, self._rope, nodes, index, xp)
-            x = x + y
-            y = rms_norm(x, layer["post_attention_layernorm.weight"], config.rms_norm_eps, xp)
+            x = rounded(x + y)
+            y = rounded(rms_norm(x, layer["post_attention_layernorm.weight"], config.rms_norm_eps, xp))
             if "mlp.gate.weight" in layer:
-                x = x + moe(y.reshape(-1, y.shape[-1]), layer, config, xp).reshape(y.shape)
+                y = moe(y.reshape(-1, y.shape[-1]), layer, config, xp).reshape(y.shape)
             else:
-                x = x + gated_mlp(y, layer, "mlp", xp)
+                y = gated_mlp(y, layer, "mlp", xp)
+            x = rounded(x + y)
             rows.append(row)
             if index in features:
                 kept[index] = x
         wanted = xp.concatenate([kept[i] for i in features], axis=-1) if len(features) else None
-        return Pass(rms_norm(x, self._norm, config.rms_norm_eps, xp), rows, wanted)
+        return Pass(rounded(rms_norm(x, self._norm, config.rms_norm_eps, xp)), rows, wanted)
 
     def logits(self, hidden: Array) -> Array:
         """Return float32 [..., V] from rows of :attr:`Pass.hidden`."""
@@ -165,7 +168,7 @@ class Model:
             raise ValueError(f"weights: {name}: got shape {found.shape}, wanted {shape}")
         if isinstance(found, np.ndarray):
             found = np.ascontiguousarray(found)
-        return self.xp.asarray(found.astype(self.dtype, copy=False))
+        return self._round(self.xp.asarray(found.astype(self.dtype, copy=False)))
 
     def _layer(self, index: int) -> dict[str, Array]:
         prefix, config = f"model.layers.{index}.", self.config
@@ -181,4 +184,6 @@ class Model:
             both = layer.pop("self_attn.kv_b_proj.weight").reshape(heads, -1, rank)
             layer["w_uk"] = self.xp.ascontiguousarray(both[:, :nope])
             layer["w_uv"] = self.xp.ascontiguousarray(both[:, nope:].transpose(0, 2, 1))
+        if self._round is not same:
+            layer["rounding"] = self._round
         return layer

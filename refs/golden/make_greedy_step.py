@@ -96,7 +96,7 @@ def _moe_shapes(c: dict[str, Any], hidden: int) -> dict[str, tuple[int, ...]]:
 
 
 def checkpoint(config: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
-    """Return float16 tensors: norms near 1, matrices of gain 1.5, logits up to 3."""
+    """Return float16 tensors: norms near 1, matrices of gain 1, logits up to 3."""
     out = {}
     for number, (name, shape) in enumerate(shapes(config).items()):
         values = golden.bell(shape, seed + number)
@@ -105,7 +105,7 @@ def checkpoint(config: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
         elif len(shape) == 1:
             values = 1 + values * 0.1
         else:
-            values = values * (0.1 if "embed" in name or "lm_head" in name else 1.5 / shape[1] ** 0.5)
+            values = values * (0.1 if "embed" in name or "lm_head" in name else shape[1] ** -0.5)
         out[name] = values.astype(np.float16)
     return out
 

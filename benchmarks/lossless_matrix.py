@@ -1,0 +1,90 @@
+"""Is decoding with trees lossless? The full matrix, by hand or on a GPU; `tests` run a part of it.
+
+    python benchmarks/lossless_matrix.py --model mla --out benchmarks/results/lossless_cpu.csv
+    python benchmarks/lossless_matrix.py --model smollm2 --device gpu --dtype bfloat16
+
+Plain decoding of all prompts in one batch is compared with chains and trees in batches of 1 and 4, pages of 1
+and 16, budgets 0 to 256.  ``mla`` and ``gqa`` are the random decoders of the golden files.  A flip is
+explained by rounding where the two best logits of plain decoding are closer than four times the largest
+difference that was measured.  Exit code 1 if a flip is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import time
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+
+from kdtree_cupy import kdtr
+from kdtree_cupy.engine import Model, NGramDrafter, from_dict
+from kdtree_cupy.engine.load import smollm2
+from kdtree_cupy.engine.lossless import check_mode, recorded
+from kdtree_cupy.timing import machine
+
+WAYS = (("chain", 15), ("ddtree", 0), ("ddtree", 1), ("ddtree", 15), ("ddtree", 64), ("ddtree", 256))
+QUESTIONS = (
+    "What is a tree?", "Write a function that reverses a string.", "Name three rivers in Europe.",
+    "Tell a short story about a fox.", "Why is the sky blue?", "Add 12 and 30, step by step.",
+    "List five fruits.", "Translate 'good morning' into French.",
+)  # fmt: skip
+
+
+def load(options, xp):
+    """Return model and prompts."""
+    rng = np.random.default_rng(0)
+    if options.model == "smollm2":
+        model, tokenizer = smollm2(xp=xp, dtype=options.dtype)
+        ends = ["briefly"] * 8 + [f"in {n} words" for n in range(8, 8 + options.prompts)]
+        texts = [f"{QUESTIONS[i % 8]} Answer {ends[i]}." for i in range(options.prompts)]
+        return model, [tokenizer.chat(text) for text in texts]
+    found = kdtr.read(resources.files("kdtree_cupy.refs") / "golden" / f"greedy_step_{options.model}.kdtr")
+    weights = {name[8:]: array for name, array in found.arrays.items() if name.startswith("weights.")}
+    model = Model(from_dict(found.header["config"]), weights, xp=xp, dtype=options.dtype)
+    return model, [rng.integers(0, 96, rng.integers(1, 25)).astype(np.int32) for _ in range(options.prompts)]
+
+
+def main():
+    """Run the matrix; print a line a cell."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--model", choices=["mla", "gqa", "smollm2"], default="mla")
+    parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
+    parser.add_argument("--dtype", choices=["float32", "float16", "bfloat16"], default="float32")
+    parser.add_argument("--prompts", type=int, default=24)
+    parser.add_argument("--max-new", type=int, default=128)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    xp = np
+    if options.device == "gpu":
+        import cupy as xp
+    model, prompts = load(options, xp)
+    plain = recorded(model, prompts, mode="ar", max_new=options.max_new, page_size=7)
+    drafter, rows = NGramDrafter(model.vocab_size), []
+    stamp = machine("cuda" if options.device == "gpu" else "numpy")
+    for mode, budget in WAYS:
+        for batch, page_size in ((1, 1), (1, 16), (4, 1), (4, 16)):
+            started = time.perf_counter()
+            found = check_mode(
+                model, plain, prompts, drafter, batch=batch, mode=mode, budget=budget,
+                max_new=options.max_new, page_size=page_size,
+            )  # fmt: skip
+            cell = {"model": options.model, "dtype": options.dtype, "mode": mode, "budget": budget}
+            cell |= {"batch": batch, "page_size": page_size} | found._asdict()
+            cell["seconds"] = round(time.perf_counter() - started, 1)
+            print(*(f"{name} {value}" for name, value in cell.items()), flush=True)
+            rows.append(cell | stamp)
+    if options.out:
+        with options.out.open("a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+            if file.tell() == 0:
+                writer.writeheader()
+            writer.writerows(rows)
+    sys.exit(any(row["unexplained"] for row in rows))
+
+
+if __name__ == "__main__":
+    main()
