@@ -83,8 +83,11 @@ def backend(request: pytest.FixtureRequest) -> Backend:
     "shape", bodies.SHAPES, ids=lambda s: f"P{s[0]}-N{s[1]}-H{s[2]}-{s[3]}".replace(" ", "")
 )
 def test_shapes_that_hurt(backend, shape, dtype):
-    if dtype == np.float32 and backend.library.defines.keys() & {"KD_BULK_COPY", "KD_WARP_GROUPS"}:
+    variant = backend.library.defines.keys() & {"KD_BULK_COPY", "KD_WARP_GROUPS"}
+    if dtype == np.float32 and variant:
         pytest.skip("float32 has one kernel")
+    if dtype == np.float16 and variant and backend.name == "host":
+        pytest.skip("to save time: number types differ in two instructions, which the plain path runs")
     bodies.test_shapes_that_hurt(backend, shape, dtype)
 
 
@@ -186,7 +189,7 @@ def test_pages_beyond_2_31_numbers(backend):
 
 
 @pytest.mark.parametrize("path", ["host", "host, cp.async", "host, warp groups"])
-@pytest.mark.parametrize("seed", [-1, 1, 2])
+@pytest.mark.parametrize("seed", [-1, 1])
 def test_any_order_of_threads_gives_the_same_bits(path, seed):
     case = make(19, [200, 31], 17, 4, dtype=BF16)
     plain = attend(backend_for(path), case)
