@@ -153,7 +153,7 @@ def launch(
         )
         return
     pack = 16 // arrays.numpy_dtype(arrays.handle(logits).dtype).itemsize
-    slices = count_slices(rows, -(-valid // pack), stage_scratch.multiprocessors(run.device))
+    slices = count_slices(rows, -(-valid // pack), stage_scratch.multiprocessors(run.device), k)
     room = max(2 * k, _LEAST_ROOM)
     stream = stage_scratch.current_stream(run, logits)
     candidates = stage_scratch.take(run, stream, "topk_candidates", rows * slices * room, "uint64")
@@ -168,9 +168,12 @@ def launch(
     )  # fmt: skip
 
 
-def count_slices(rows: int, chunks: int, multiprocessors: int) -> int:
-    """Return in how many slices to cut a row: enough blocks for the card, none shorter than a tile."""
-    tiles = -(-chunks // (_THREADS * _UNROLL))
+def count_slices(rows: int, chunks: int, multiprocessors: int, k: int) -> int:
+    """Return in how many slices to cut a row: enough blocks for the card, none shorter than a tile.
+
+    Every slice hands on at least k candidates, so many ranks want few slices.
+    """
+    tiles = -(-chunks // (_THREADS * _UNROLL * (4 if k > _THREADS else 1)))
     return max(1, min(tiles, 3 * multiprocessors // rows, _SLICES))
 
 

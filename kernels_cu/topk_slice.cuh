@@ -19,6 +19,7 @@ struct SliceMemory {
     float scratch[KD_ROW_WARPS];
     int listed;
     Edge edge;
+    int risky;  // sums must be made with care
     LogitRow row;
     int number, first, end;  // row; chunks of the slice
     Composite* buffer;
@@ -139,7 +140,21 @@ __device__ __forceinline__ float first_edge(SliceMemory& memory, const LogitRow&
     return bins.edge(memory.counts.digit);
 }
 
-// All threads: read chunks first..end-1.
+// All threads: the sum of exponentials of a slice whose numbers are so large that products overflow, or not finite.
+__device__ __noinline__ float careful_sum(SliceMemory& memory, float scale, float peak)
+{
+    const Mass mass(scale);
+    float sum = 0.0f;
+#pragma unroll 1
+    for (int c = memory.first + thread_number(); c < memory.end; c += KD_TOPK_THREADS) {
+        const uint4 chunk = memory.row.load(c, memory.end);
+#pragma unroll
+        for (int j = 0; j < KD_PACK; ++j) sum = mass.add(sum, element(chunk, j), peak);
+    }
+    return row_sum(sum, memory.scratch);
+}
+
+// All threads: read the slice.
 __device__ __forceinline__ SlicePart scan_slice(SliceMemory& memory, const Mass& mass, int k)
 {
     const int t = thread_number();
@@ -151,9 +166,10 @@ __device__ __forceinline__ SlicePart scan_slice(SliceMemory& memory, const Mass&
     float top = -KD_INFINITY, sum = 0.0f;
 #pragma unroll
     for (int u = 0; u < KD_UNROLL; ++u) top = larger(top, chunk_top(tile[u]));
-    float peak = larger(row_max(top, memory.scratch), -KD_LARGEST);
+    const FastMass fast = {mass.scale};
+    float peak = larger(row_max(top, memory.scratch), -KD_LARGEST), offset = fast.offset(peak);
     const float edge = first_edge(memory, row, tile, memory.first, memory.end, k, peak);
-    if (t == 0) memory.edge = {edge, edge};
+    if (t == 0) memory.edge = {edge, edge}, memory.risky = !fast.safe(peak);  // nothing but -inf so far, say
     __syncthreads();
 #pragma unroll 1
     for (int base = memory.first; base < memory.end; base += KD_TOPK_SPAN) {
@@ -162,22 +178,25 @@ __device__ __forceinline__ SlicePart scan_slice(SliceMemory& memory, const Mass&
 #pragma unroll
         for (int u = 0; u < KD_UNROLL; ++u) top = larger(top, chunk_top(tile[u]));
         if (top > peak) {
-            sum *= mass.of(peak, top);
-            peak = top;
+            const float higher = fast.offset(top);
+            sum *= exp2_approximate(offset - higher);
+            peak = top, offset = higher;
         }
         float parts[2] = {0.0f, 0.0f};  // short chains: less rounding, more at once
 #pragma unroll
         for (int u = 0; u < KD_UNROLL; ++u) {
             wait_for(parts[1], tile[u]);
 #pragma unroll
-            for (int j = 0; j < KD_PACK; ++j) parts[j & 1] = mass.add(parts[j & 1], element(tile[u], j), peak);
+            for (int j = 0; j < KD_PACK; ++j) parts[j & 1] += fast.of(element(tile[u], j), offset);
         }
         sum += parts[0] + parts[1];
         const bool more = append<KD_UNROLL>(memory, tile, base + t, memory.end);
         if (__syncthreads_or(more)) shorten(memory, base, memory.end);
     }
     const float most = larger(row_max(peak, memory.scratch), -KD_LARGEST);
+    sum = fast.relative(sum, peak, offset);
     sum = row_sum(sum == 0.0f ? 0.0f : sum * mass.of(peak, most), memory.scratch);
+    if (__syncthreads_or(memory.risky || !fast.safe(peak))) sum = careful_sum(memory, mass.scale, most);
     return {memory.listed, memory.edge.reached, most, sum};
 }
 

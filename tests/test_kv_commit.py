@@ -209,6 +209,8 @@ def test_rounds_leave_what_plain_decoding_would(backend, page_size, rounds):
 @pytest.mark.parametrize("width", [1, 6, 12, 656, 1152])
 def test_first_version_agrees(backend, width):
     """The obvious kernel, on rows of any number of bytes; a list of layers that start anywhere."""
+    if backend.name == "numpy":
+        pytest.skip("numpy: the reference is no kernel")
     rng = np.random.default_rng(width)
     layers = [rng.integers(0, 255, (2, 40, width), np.uint8) for _ in range(3)]
     path, counts, lengths = np.int32([[0, 3, 2, 9], [1, 0, -1, -1]]), np.int32([4, 2]), np.int32([5, 30])

@@ -53,7 +53,17 @@ def test_rows_of_any_length_start_anywhere(backend, dtype, vocab):
 
 @pytest.mark.parametrize("k", [1, 64, 65, 1024])
 @pytest.mark.parametrize(
-    "kind", ["equal", "ascending", "descending", "ten_thousand_ties", "two_values", "almost_all_hidden"]
+    "kind",
+    [
+        "equal",
+        "ascending",
+        "descending",
+        "ten_thousand_ties",
+        "two_values",
+        "almost_all_hidden",
+        "late",
+        "huge",
+    ],
 )
 def test_rows_that_defeat_an_estimate(backend, kind, k):
     """The list of candidates overflows, or its bound never rises: the result must not change."""
@@ -69,6 +79,10 @@ def test_rows_that_defeat_an_estimate(backend, kind, k):
         row[rng.permutation(len(row))[:10_000]] = 3.0
     elif kind == "two_values":
         row = np.where(row > 1.6, np.float32(0.0), np.float32(-0.0))
+    elif kind == "late":
+        row[:45_000] = -np.inf
+    elif kind == "huge":
+        row *= 3e37
     else:
         row[rng.permutation(len(row))[: 50_001 - 40]] = -np.inf
     for dtype in (np.float32, ml_dtypes.bfloat16):
