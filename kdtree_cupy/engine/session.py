@@ -87,18 +87,18 @@ class Session:
         view = self.cache.view(b)
         self.cache.reserve(b, stop)
         mask = pack_mask(np.tri(n, dtype=bool)[None])
-        counts = np.full(1, n, np.int32)
+        counts = xp.full(1, n, np.int32)
         done = self.model.forward(
             xp.asarray(self.tokens[b : b + 1, start:stop]),
             xp.arange(start, stop, dtype=np.int32)[None],
             xp.asarray(mask),
-            xp.asarray(counts),
+            counts,
             view,
             self.lengths[b : b + 1],
             features=self.layers,
         )
         path = xp.arange(n, dtype=np.int32)[None]
-        self._commit(view, path, xp.asarray(counts), done.rows)
+        self._commit(view, path, counts, done.rows)
         self._keep_features(b, start, done.features, np.arange(n), 0)
         self.lengths[b] = stop
         return done.hidden

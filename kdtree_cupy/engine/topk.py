@@ -26,7 +26,7 @@ def best_tokens(logits: Array, width: int, library: Any = None) -> tuple[np.ndar
     """
     shape = (*logits.shape[:-1], width)
     rows = logits.reshape(-1, logits.shape[-1])
-    if not isinstance(rows, np.ndarray):
+    if not on_host(rows):
         top = topk_logprob(rows[None], width, library=library)
         return top.ids.get().reshape(shape), top.logprobs.get().reshape(shape)
     ids, logprobs = np.empty((len(rows), width), np.int32), np.empty((len(rows), width), np.float32)
@@ -37,6 +37,11 @@ def best_tokens(logits: Array, width: int, library: Any = None) -> tuple[np.ndar
             total = np.log(np.exp(row - peak, dtype=np.float64).sum())
         logprobs[i] = np.minimum(0.0, row[ids[i]].astype(np.float64) - peak - total)
     return ids.reshape(shape), logprobs.reshape(shape)
+
+
+def on_host(rows: Array) -> bool:
+    """Return whether these are numpy's."""
+    return isinstance(rows, np.ndarray)
 
 
 def _best(row: np.ndarray, width: int) -> np.ndarray:
