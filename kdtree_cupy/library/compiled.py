@@ -103,6 +103,8 @@ def compile_unit(unit: Unit, nvrtc: Nvrtc, arch: str, defines: Mapping[str, str]
     """
     nvrtc.check_arch(arch)
     options = [f"-arch={arch}", "--std=c++17", "--ptxas-options=-v"]
+    if nvrtc.version >= (13, 0):
+        options.append("--no-cache")  # with a driver present it answers from its own cache, with an empty log
     options += [f"-D{name}={value}" for name, value in defines.items()]
     key = _key(unit, nvrtc, options)
     known = _known.get((key, cache.folder))
