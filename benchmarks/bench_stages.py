@@ -35,8 +35,15 @@ from kdtree_cupy.library.driver import driver
 
 LIBRARY = KernelLibrary(backend="cuda")
 STAGES = ("topk_logprob", "target_token", "kv_commit")
-TOPK = ((1, 64, 12, "bfloat16"), (8, 64, None, "bfloat16"), (64, 64, 117, "bfloat16"),
-        (1, 1024, 60, "bfloat16"), (1, 64, None, "float32"), (1, 8, None, "bfloat16"), (64, 1024, None, "bfloat16"))  # fmt: skip
+TOPK = (
+    (1, 64, 12, "bfloat16"),
+    (8, 64, None, "bfloat16"),
+    (64, 64, 117, "bfloat16"),
+    (1, 1024, 60, "bfloat16"),
+    (1, 64, None, "float32"),
+    (1, 8, None, "bfloat16"),
+    (64, 1024, None, "bfloat16"),
+)
 """Batch, k, target in us, number type."""
 TREE = ((64, 20), (1024, 150))
 """Budget, target in us."""

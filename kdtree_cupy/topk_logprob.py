@@ -72,7 +72,8 @@ def topk_logprob(
     valid_vocab : int, optional
         Ids from here on are padding of the vocabulary and take no part; default V.
     vocab_map : int32 [V], optional
-        Target id of each drafter id; applied to the chosen ids, after ties are settled.
+        Target id of each drafter id; applied to the chosen ids, after ties are settled.  An array is looked
+        at once, the first time that it is given: no negative id, none twice among the valid ones.
     library, out, check
         As in :func:`~kdtree_cupy.tree_build.tree_build`.
 
@@ -106,6 +107,8 @@ def topk_logprob(
         vocab_map = checks.array(vocab_map, "vocab_map", "int32", "V", dims)
     targets = None if out is None else check_out(out, dims["b"], dims["D"], k)
     run = resolve(library, stage_run.placed({"logits": logits, "vocab_map": vocab_map}, (), targets))
+    if vocab_map is not None:
+        _validate_map(vocab_map, valid_vocab)
     if run.backend == "numpy":
         ref = reference.topk_logprob(
             run.numpy(logits),
@@ -122,6 +125,32 @@ def topk_logprob(
     if check:
         checks.raise_on_status("topk_logprob", top.status)
     return top
+
+
+_seen_maps: dict[tuple[Any, ...], None] = {}
+
+
+def _validate_map(vocab_map: Array, valid: int) -> None:
+    """Raise ``ValueError`` for negative or repeated ids; looks once at each array (waits for the device)."""
+    found = arrays.handle(vocab_map)
+    key = (found.kind, found.device, found.pointer, found.shape, valid)
+    if key in _seen_maps:
+        return
+    if found.kind == "torch":
+        ids = found.array.detach().cpu().numpy()[:valid]
+    else:
+        ids = np.asarray(vocab_map.get() if found.kind == "cupy" else vocab_map)[:valid]
+    if ids.min() < 0:
+        at = int(np.argmax(ids < 0))
+        raise ValueError(f"vocab_map[{at}]: got {int(ids[at])}, wanted a token id >= 0")
+    order = np.argsort(ids, kind="stable")
+    same = np.flatnonzero(ids[order][1:] == ids[order][:-1])
+    if same.size:
+        one, other = order[same[0]], order[same[0] + 1]
+        raise ValueError(f"vocab_map: got {int(ids[one])} at {one} and at {other}, wanted each token once")
+    while len(_seen_maps) >= 16:
+        del _seen_maps[next(iter(_seen_maps))]
+    _seen_maps[key] = None
 
 
 def new_results(run: Run, batch: int, depth: int, k: int) -> tuple[Array, ...]:

@@ -85,6 +85,27 @@ def test_frequencies_over_a_grid_of_uniforms(backend):
     assert np.abs(np.bincount(tokens, minlength=20) / n - p).max() <= 1.01 / n
 
 
+@pytest.mark.parametrize("top_p", [1.0, 0.8])
+def test_draws_follow_the_distribution(backend, top_p):
+    """Chi-square against the exact distribution: a million draws where a GPU makes them."""
+    n = {"cuda": 1_000_000, "numpy": 20_000, "host": 1_500}[backend.name]
+    rng = np.random.default_rng(5)
+    row = rng.standard_normal(24)
+    row[7] = -np.inf
+    logits = np.broadcast_to(row.astype(np.float32), (1, n, 24)).copy()
+    uniforms = rng.random((1, n), np.float32)
+    result = backend.run(kd.target_token, logits, temperature=0.9, top_p=top_p, uniforms=uniforms)
+    p = np.exp(row / 0.9) / np.exp(row / 0.9).sum()
+    order = np.argsort(-p, kind="stable")
+    p[order[np.cumsum(p[order]) - p[order] >= top_p]] = 0
+    wanted = n * p / p.sum()
+    counts = np.bincount(result.tokens[0], minlength=24)
+    assert (counts[p == 0] == 0).all() and (p > 0).sum() > 5
+    chi_square = (((counts - wanted) ** 2)[p > 0] / wanted[p > 0]).sum()
+    freedom = (p > 0).sum() - 1
+    assert chi_square < freedom + 5 * np.sqrt(2 * freedom)  # five standard deviations
+
+
 @pytest.mark.parametrize(
     ("top_p", "kept"),
     [

@@ -145,6 +145,15 @@ def test_vocab_map_is_applied_after_ties(backend):
     assert ids == [103, 102, 101, 104]
 
 
+def test_vocab_map_must_be_a_map(backend):
+    logits, good = np.zeros((1, 1, 5), np.float32), np.int32([7, 3, 0, -1, -1])
+    backend.run(kd.topk_logprob, logits, 2, vocab_map=good, valid_vocab=3)  # padding is not looked at
+    with pytest.raises(ValueError, match=r"vocab_map\[3\]: got -1, wanted a token id >= 0"):
+        backend.run(kd.topk_logprob, logits, 2, vocab_map=good.copy())
+    with pytest.raises(ValueError, match="vocab_map: got 3 at 1 and at 4, wanted each token once"):
+        backend.run(kd.topk_logprob, logits, 2, vocab_map=np.int32([7, 3, 0, 1, 3]))
+
+
 def test_result_builds_a_tree(backend):
     logits = np.random.default_rng(5).standard_normal((2, 4, 30)).astype(ml_dtypes.bfloat16)
     best = backend.run(kd.topk_logprob, logits, 12)
