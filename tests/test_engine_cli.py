@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 from engine_tools import golden, prompts_for, real, small_gqa
 
+from kdtree_cupy.acceptance import tau
 from kdtree_cupy.cli import main
+from kdtree_cupy.policies import ddtree
+from kdtree_cupy.replay import acceptance, jump
 from kdtree_cupy.safetensors_file import write_safetensors
 from kdtree_cupy.trace import bundled_traces, load_trace
 
@@ -58,7 +61,7 @@ def test_trees_are_shown_with_their_paths(folder, tmp_path, capsys):
     assert " *" in out
 
 
-def test_a_recording_can_be_studied(folder, tmp_path, capsys):
+def test_a_recording_can_be_replayed(folder, tmp_path, capsys):
     prompts = tmp_path / "prompts.jsonl"
     lines = [{"ids": prompt.tolist()} for prompt in prompts_for(96, 3)]
     prompts.write_text("\n".join(map(json.dumps, lines)))
@@ -76,8 +79,8 @@ def test_a_recording_can_be_studied(folder, tmp_path, capsys):
     )
     assert code == 0
     assert load_trace(again).sequences == 2
-    code, text, _ = run(capsys, "study", "--traces", out, "--out", tmp_path / "study", "-b", "4,16", "-q")
-    assert code == 0
+    assert run(capsys, "trace", "validate", out)[0] == 0
+    assert tau(jump(trace, acceptance(trace, ddtree, [16]).accepted[:, 0])).pooled > 1
 
 
 def test_own_drafter(folder, tmp_path, capsys, monkeypatch):
