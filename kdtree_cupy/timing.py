@@ -126,7 +126,7 @@ def _nothing() -> None:
 class Ceilings(NamedTuple):
     """What this machine can do at best: bytes and operations per microsecond, and an empty launch in us.
 
-    ``bytes_per_us`` is the larger of a large copy's, read and written, and of a large array's that is only read.
+    ``bytes_per_us`` is the larger of two: a large array copied (read and written), and one only read.
     """
 
     bytes_per_us: float
