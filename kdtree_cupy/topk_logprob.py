@@ -11,6 +11,7 @@ Examples
 from __future__ import annotations
 
 import math
+import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -127,14 +128,15 @@ def topk_logprob(
     return top
 
 
-_seen_maps: dict[tuple[Any, ...], None] = {}
+_seen_maps: dict[tuple[int, int], weakref.ref] = {}
 
 
 def _validate_map(vocab_map: Array, valid: int) -> None:
     """Raise ``ValueError`` for negative or repeated ids; looks once at each array (waits for the device)."""
     found = arrays.handle(vocab_map)
-    key = (found.kind, found.device, found.pointer, found.shape, valid)
-    if key in _seen_maps:
+    # The object, not its address: a freed array's memory is soon another array's.
+    key = (id(vocab_map), valid)
+    if key in _seen_maps and _seen_maps[key]() is vocab_map:
         return
     if found.kind == "torch":
         ids = found.array.detach().cpu().numpy()[:valid]
@@ -150,7 +152,7 @@ def _validate_map(vocab_map: Array, valid: int) -> None:
         raise ValueError(f"vocab_map: got {int(ids[one])} at {one} and at {other}, wanted each token once")
     while len(_seen_maps) >= 16:
         del _seen_maps[next(iter(_seen_maps))]
-    _seen_maps[key] = None
+    _seen_maps[key] = weakref.ref(vocab_map)
 
 
 def new_results(run: Run, batch: int, depth: int, k: int) -> tuple[Array, ...]:

@@ -170,3 +170,12 @@ def test_requests_do_not_influence_each_other(backend):
         np.testing.assert_array_equal(together.status[b : b + 1], alone.status)
         # A kernel adds in an order that depends on where rows start and on how many there are.
         assert_logprobs(together.logprobs[b : b + 1], alone.logprobs)
+
+
+def test_a_map_in_the_memory_of_a_freed_one_is_looked_at(backend):
+    logits = backend.to(np.zeros((1, 1, 5), np.float32))
+    memory = backend.to(np.int32([7, 3, 0, 1, 2]))
+    kd.topk_logprob(logits, 2, vocab_map=memory[:], library=backend.library)
+    memory[3] = 7
+    with pytest.raises(ValueError, match="wanted each token once"):
+        kd.topk_logprob(logits, 2, vocab_map=memory[:], library=backend.library)
