@@ -58,6 +58,7 @@ def plot_latency(rows: Sequence[Row], x: str) -> Figure:
     """
     import matplotlib.pyplot as plt
 
+    rows = [r for r in rows if r[x]]  # a budget of 0 has no place on a scale of powers of two
     stages = [s for s in ORDER if len({r[x] for r in rows if r["stage"] == s}) > 1]
     across = min(3, max(1, len(stages)))
     down = -(-max(1, len(stages)) // across)

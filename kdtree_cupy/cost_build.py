@@ -189,18 +189,18 @@ def build_table(
     if len(rows) < 3 or len(contexts) < 2 or rows[0] != 1:
         got = f"attention with {heads} heads at {len(rows)} row counts and {len(contexts)} prefixes"
         raise KdtrError(f"{name}: {got}, wanted at least 3 (1 among them) and 2")
-    nodes = np.array(rows[1:]) - 1
+    nodes = np.array(rows) - 1  # 0: the root alone
     per_us = float(np.median(found.bandwidth)) if found.bandwidth else 4.26e6
     layer = np.array([[found.attention[heads, r, c] for r in rows] for c in contexts]) * model.layers / 1e3
     share = {"gpus": gpus, "split_attention": heads < model.heads}
     rest = np.array([model.bytes_read(r, **share) for r in rows]) / per_us / 1e3
     tree = tree_work(found, nodes)
-    parts = {"attention_ms": layer[:, 1:], "model_ms": rest[1:], "tree_ms": tree}
+    parts = {"attention_ms": layer, "model_ms": rest, "tree_ms": tree}
     verify = parts["attention_ms"] + parts["model_ms"] + parts["tree_ms"]
     split = f"{heads} of {model.heads} heads a GPU" if heads < model.heads else "all heads on each GPU"
     return {
         "name": name, "kind": "measured", "hardware": f"{gpus} x {found.gpu}",
-        "model": f"Kimi K2 sizes, {split}, batch 1",
+        "model": f"Kimi K2 sizes, {split}, measured at batch 1",
         "source": f"attention and tree stages measured: {'; '.join(found.sources)}",
         "note": NOTE,
         "nodes": nodes.tolist(), "contexts": contexts, "verify_ms": np.round(verify, 5).tolist(),

@@ -39,7 +39,7 @@ def summary(samples: Sequence[float]) -> Summary:
 def graph_times(
     calls: Sequence[Call], *, replays: int = 15, launches: int | None = None, before: Call | None = None
 ) -> list[float]:
-    """Time one call inside a replayed CUDA graph that holds many, on CuPy's side of the machine.
+    """Time one call inside a replayed CUDA graph that holds many, by CuPy; waits for the device.
 
     Parameters
     ----------
@@ -57,10 +57,6 @@ def graph_times(
     -------
     list of float
         Microseconds of one call, one number a replay.
-
-    Notes
-    -----
-    Waits for the device.
     """
     import cupy
 
@@ -89,13 +85,13 @@ def _replay(
         graph = stream.end_capture()
     begin, end = cupy.cuda.Event(), cupy.cuda.Event()
     times = []
-    for i in range(replays + 2):
+    for i in range(-2, replays):
         (before or _nothing)()
         begin.record(stream)
         graph.launch(stream)
         end.record(stream)
         end.synchronize()
-        if i >= 2:
+        if i >= 0:
             times.append(1e3 * cupy.cuda.get_elapsed_time(begin, end) / launches)
     return times
 
@@ -181,16 +177,15 @@ def _device_ceilings() -> Ceilings:
     x, a = cupy.zeros(1, np.int32), cupy.ones(1 << 29, np.float32)
     b, m = cupy.empty_like(a), cupy.random.standard_normal((8192, 8192), dtype=np.float32).astype(np.float16)
     out = cupy.empty_like(m)
-    one = np.float32(1)  # a kernel copies: a graph's copy nodes reach two thirds of the bandwidth
-    copy = np.median(graph_times([lambda: cupy.multiply(a, one, out=b)]))
+    copied = graph_times([lambda: cupy.multiply(a, np.float32(1), out=b)])  # copy nodes would be slower
     blocks = 4 * cupy.cuda.Device().attributes["MultiProcessorCount"]
     count = np.int64(a.nbytes // 16)
-    seen = np.median(graph_times([lambda: read((blocks,), (512,), (a, x, count))]))
+    seen = graph_times([lambda: read((blocks,), (512,), (a, x, count))])
     launch = np.median(graph_times([lambda: empty((1,), (32,), (x,))], launches=100))
     product = np.median(_event_times(lambda: cupy.matmul(m, m, out=out)))
     l2 = cupy.cuda.Device().attributes["L2CacheSize"]
-    most = max(2 * a.nbytes / float(copy), a.nbytes / float(seen))
-    return Ceilings(most, 2 * 8192**3 / float(product), float(launch), int(l2))
+    most = max(2 * a.nbytes / np.median(copied), a.nbytes / np.median(seen))
+    return Ceilings(float(most), 2 * 8192**3 / float(product), float(launch), int(l2))
 
 
 def _event_times(call: Call, replays: int = 10) -> list[float]:
@@ -241,8 +236,8 @@ def cpu_name() -> str:
     """Return the processor's name."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
 
 
 def _said(*command: str) -> str:

@@ -64,19 +64,20 @@ def test_the_arithmetic(table):
     cost, parts, model = load_cost(table), load_parts(table), Model()
     assert (
         cost.kind == "measured"
-        and cost.nodes.tolist() == [8, 16, 64]
+        and cost.nodes.tolist() == [0, 8, 16, 64]
         and cost.contexts.tolist() == [512, 8192]
     )
     for c, prefix in enumerate(PREFIXES):
         one = model.bytes_read(1, gpus=8, split_attention=True) / 4e6 / 1e3
         assert cost.ar_ms[c] == pytest.approx(61 * attention_us(1, prefix) / 1e3 + one, rel=1e-4)
-        for i, rows in enumerate(ROWS[1:]):
+        for i, rows in enumerate(ROWS):
             rest = model.bytes_read(rows, gpus=8, split_attention=True) / 4e6 / 1e3
-            tree = (12 + 4 * np.interp(rows - 1, (8, 64), (4, 11))) / 1e3
+            stage = np.interp(rows - 1, (8, 64), (4, 11))
+            tree = (12 + 3 * stage + stage * (1 / 9 if rows == 1 else 1)) / 1e3
             wanted = 61 * attention_us(rows, prefix) / 1e3 + rest + tree
             assert cost.verify_ms[c, i] == pytest.approx(wanted, rel=1e-4)
     assert parts.attention_ar_ms == pytest.approx([61 * attention_us(1, p) / 1e3 for p in PREFIXES], rel=1e-3)
-    at_batch_1 = parts.speedup(np.ones(3), 8192, 1)
+    at_batch_1 = parts.speedup(np.ones(4), 8192, 1)
     assert 1 / round_in_ar_steps(cost, cost.nodes, context=8192) == pytest.approx(at_batch_1, rel=1e-3)
     assert "measured" in cost.note and "bandwidth" in cost.note
 
@@ -139,16 +140,16 @@ def test_what_cannot_be_built_says_why(tmp_path):
 
 def test_figures_and_rules(table):
     trace, parts = load_trace(bundled_traces()[0]), load_parts(table)
-    budgets = [8, 16, 64]
+    budgets = [0, 8, 16, 64]
     tau = cost_study.tau_by_budget(trace, budgets)
     assert (np.diff(tau) > 0).all()
     found = fixed_and_per_round(trace, parts.table, budgets)
-    assert [one.budget for one in found] == [8, 16, 64, None, None]
+    assert [one.budget for one in found] == [0, 8, 16, 64, None, None]
     for one, t in zip(found, tau, strict=False):
         price = float(round_in_ar_steps(parts.table, float(one.budget)))
         assert one.speedup == pytest.approx(t / price) and one.low <= one.speedup <= one.high
-    best = max(one.speedup for one in found[:3])
-    assert found[4].speedup > 0.9 * best and found[3].mean_nodes <= 64
+    best = max(one.speedup for one in found[:4])
+    assert found[5].speedup > 0.9 * best and found[4].mean_nodes <= 64
     ridge = plots_cost.plot_ridge(parts, tau, trace.name, batches=(1, 64))
     assert len(ridge.axes) == 2
     stack = plots_cost.plot_speedup_stack(parts, tau, trace.name, contexts=(512, 8192))

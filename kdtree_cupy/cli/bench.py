@@ -87,9 +87,8 @@ def command(
     for name in backends:
         grid = _grid(name, quick, sizes)
         one = run_bench(name, grid, command=said, commit=commit, say=click.echo)
-        record = {
-            key: record[key] | one[key] if key == "machine" else record[key] + one[key] for key in record
-        }
+        for key, value in record.items():
+            record[key] = value | {name: one[key]} if key == "machine" else value + one[key]
     if record["rows"]:
         out.mkdir(parents=True, exist_ok=True)
         for path in write_bench(record, out / "bench.csv"):
