@@ -22,7 +22,7 @@
 
 #define KD_ARGMAX_UNROLL 8  // chunks that a thread loads at once: argmax has registers to spare
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 1)
 target_token_v1(const KD_LOGIT* __restrict__ logits, const float* __restrict__ uniforms, int* __restrict__ tokens,
     int* __restrict__ status, int nodes, int vocab, int valid, double temperature, double top_p)
 {

@@ -17,7 +17,7 @@
 // Bytes      reads sizeof(KD_LOGIT) * D * valid, writes 8 * D * k a request
 #include "topk_merge.cuh"
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 1)
 topk_logprob_v1(const KD_LOGIT* __restrict__ logits, const int* __restrict__ vocab_map, int* __restrict__ ids,
     float* __restrict__ logprobs, int* __restrict__ status, int depth, int vocab, int valid, int k, double temperature)
 {
