@@ -28,7 +28,7 @@ def archs_of(file: str) -> tuple[str, ...]:
 
 
 SPILLS = {("verify_attn_rows32", "sm_100"): 16}
-"""Bytes of spills that are known: NVRTC 12.9 spills three registers there; the home target sm_120 has none."""
+"""Bytes of spills that are known: NVRTC 12.9 spills three registers there; sm_120, at home, has none."""
 
 
 @pytest.fixture(scope="module", autouse=True)
