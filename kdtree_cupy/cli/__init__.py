@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "generate": ("kdtree_cupy.cli.generate", "Write text with a real model, plainly or with draft trees."),
     "record": ("kdtree_cupy.cli.record", "Record a trace of a real model and a drafter, to be studied."),
-    "train-drafter": ("kdtree_cupy.cli.train_drafter", "Train a block drafter on a target's own texts (torch)."),
+    "train-drafter": ("kdtree_cupy.cli.train_drafter", "Train a block drafter on a target's texts (torch)."),
     "reproduce": ("kdtree_cupy.cli.reproduce", "Recompute published numbers from published inputs."),
     "trace": ("kdtree_cupy.cli.trace", "Look into, check and convert traces and other KDTR files."),
     "report": ("kdtree_cupy.cli.report", "Registers, spills, shared memory of every kernel; no GPU."),
