@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,6 +39,11 @@ def panels(
     return figure, flat[:count]
 
 
+def title(figure: Figure, text: str) -> None:
+    """Set the figure's title, in as many lines as its width needs (about 15 characters an inch)."""
+    figure.suptitle(textwrap.fill(text, int(15 * figure.get_figwidth())), fontsize=9)
+
+
 def budget_axis(ax: Axes, budgets: np.ndarray) -> None:
     """Scale x by powers of two and label it with the budgets themselves."""
     shown = [int(b) for b in budgets if b > 0]
@@ -49,6 +54,23 @@ def budget_axis(ax: Axes, budgets: np.ndarray) -> None:
     ax.set_xlabel(style.BUDGET_LABEL)
 
 
+def _tau_line(ax: Axes, rows: list[dict[str, Any]], name: str, i: int) -> None:
+    """Draw one policy: band, mean, markers that are hollow where trees are not certified."""
+    x, mean, low, high = (
+        np.array([r[k] for r in rows]) for k in ("budget", "tau_mean", "tau_low", "tau_high")
+    )
+    colour = style.policy_colour(name, i)
+    ax.fill_between(x, low, high, color=colour, alpha=0.13, linewidth=0)
+    if x.size == 1:  # a band has no width there
+        ax.vlines(x, low, high, color=colour, alpha=0.5)
+    line = "--" if name == BASELINE else "-"
+    ax.plot(x, mean, line, color=colour, label=style.policy_label(name))
+    sure = np.array([r["certified_share"] is None or r["certified_share"] >= 0.95 for r in rows], bool)
+    marker = style.policy_marker(name, i)
+    ax.plot(x[sure], mean[sure], marker, color=colour, markersize=4.5)
+    ax.plot(x[~sure], mean[~sure], marker, color=colour, markerfacecolor="white", markersize=4.5)
+
+
 def plot_tau(result: StudyResult) -> Figure:
     """Tau against budget: mean over sequences with its 95% band, every policy, the chain as baseline."""
     figure, axes = panels(result)
@@ -57,40 +79,22 @@ def plot_tau(result: StudyResult) -> Figure:
             rows = [
                 r for r in result.select(trace=part.trace.name, policy=name, subset="all") if r["budget"] > 0
             ]
-            x, mean, low, high = (
-                np.array([r[k] for r in rows]) for k in ("budget", "tau_mean", "tau_low", "tau_high")
-            )
-            colour = style.policy_colour(name, i)
-            ax.fill_between(x, low, high, color=colour, alpha=0.13, linewidth=0)
-            line = "--" if name == BASELINE else "-"
-            ax.plot(x, mean, line, color=colour, label=style.policy_label(name))
-            sure = np.array([r["certified_share"] is None or r["certified_share"] >= 0.95 for r in rows])
-            marker = style.policy_marker(name, i)
-            ax.plot(x[sure], mean[sure], marker, color=colour, markersize=4.5)
-            ax.plot(x[~sure], mean[~sure], marker, color=colour, markerfacecolor="white", markersize=4.5)
+            _tau_line(ax, rows, name, i)
         text_oracle, kept_oracle = part.oracle_tau
         kept = f"oracle, K = {part.trace.width} kept ranks: {kept_oracle:.1f}"
         note = f"{kept}\noracle, all tokens: {text_oracle:.1f}"
         if not result.overlays:  # the space is theirs then; the numbers are in the table of traces
-            ax.text(
-                0.98,
-                0.03,
-                note,
-                transform=ax.transAxes,
-                ha="right",
-                va="bottom",
-                fontsize=7,
-                color=style.GREY,
-            )
+            corner = {"transform": ax.transAxes, "ha": "right", "va": "bottom"}
+            ax.text(0.98, 0.03, note, fontsize=7, color=style.GREY, **corner)
         overlay_tau(ax, result.overlays)
         budget_axis(ax, result.budgets)
         ax.set_ylabel(style.TAU_LABEL)
         ax.set_ylim(bottom=1)
         ax.set_title(part.title)
-        ax.legend(loc="center right" if result.overlays else "upper left")
-    figure.suptitle(
+        ax.legend(loc="center right" if result.overlays else "best")
+    title(
+        figure,
         "Tokens per round (mean over sequences, 95% bootstrap); hollow: < 95% of trees certified exact at K",
-        fontsize=9,
     )
     return figure
 
@@ -185,7 +189,8 @@ def plot_nodes(result: StudyResult) -> Figure:
         ax.set_xlabel("depth")
         ax.set_ylabel("mean nodes per round")
         ax.set_title(f"{part.title}, {style.policy_label(best)}")
-        ax.legend()
+        if budgets:
+            ax.legend()
     return figure
 
 
@@ -208,11 +213,11 @@ def plot_speedup(result: StudyResult) -> Figure:
                     and r["cost"] == cost.name
                     and r["budget"] > 0
                 ]
-                x, y = np.array(points).T
+                x, y = np.array(points, float).reshape(-1, 2).T
                 colour, marker = style.policy_colour(name, i), style.policy_marker(name, i)
                 line = "--" if name == BASELINE else "-"
                 ax.plot(x, y, marker + line, color=colour, markersize=4, label=style.policy_label(name))
-                if name != BASELINE:
+                if name != BASELINE and y.size:
                     top = int(np.argmax(y))
                     ax.plot(x[top], y[top], "*", color=colour, markersize=11, markeredgecolor="white")
             ax.axhline(1.0, color=style.BLACK, linewidth=0.8)
@@ -224,13 +229,15 @@ def plot_speedup(result: StudyResult) -> Figure:
                 ha="right",
                 va="bottom",
                 fontsize=7,
+                bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
+                zorder=5,
             )
             budget_axis(ax, result.budgets)
             ax.set_ylabel("predicted speedup (x)")
             ax.set_title(f"{part.title}\n{textwrap.fill(cost.label(), 52)}", fontsize=8)
             ax.legend()
-    figure.suptitle(
+    title(
+        figure,
         "Predicted: acceptance of this trace, round costs of another machine and model (star: best budget)",
-        fontsize=9,
     )
     return figure

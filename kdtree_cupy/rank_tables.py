@@ -104,15 +104,15 @@ class Reliability(NamedTuple):
     predicted: np.ndarray
     observed: np.ndarray
     count: np.ndarray
-    error: np.ndarray  # expected calibration error per depth, [D]
+    error: np.ndarray  # relative calibration error per depth, [D]
 
 
 def reliability(trace: Trace, ranks: np.ndarray, bins: int = 10) -> Reliability:
     """Compare the drafter's probability of each kept token with how often it was the true one.
 
     Teacher-forced over uncensored positions that have a true token at that depth; bins of equal width in
-    probability.  ``error`` weighs |predicted - observed| by predicted mass, so that thousands of tail tokens
-    near zero do not hide the head.
+    probability.  ``error`` is relative: |predicted - observed| hits, added over the bins, divided by the
+    predicted hits; thousands of tail tokens near zero do not hide the head.
     """
     positions = np.flatnonzero(uncensored_positions(trace))
     depth, width = trace.depth, trace.width

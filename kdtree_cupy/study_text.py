@@ -41,8 +41,8 @@ def cards(result: StudyResult) -> list[dict[str, str]]:
         cost = next(c for c in result.costs if c.name == top["cost"])
         out.append({
             "value": f"{top['speedup']:.2f}x",
-            "what": f"predicted speedup at B = {top['budget']}",
-            "detail": cost.label(),
+            "what": f"predicted speedup, {label}, B = {top['budget']}",
+            "detail": f"acceptance of {name}, round costs of another pair: {cost.label()}",
         })  # fmt: skip
     out.append({
         "value": f"{sum(p.trace.tokens.size for p in result.traces):,}",
@@ -112,6 +112,11 @@ def method(result: StudyResult) -> list[str]:
         "all other sequences of the trace.",
     ]
     for part in result.traces:
+        if (part.trace.lengths >= 2).sum() < 2:
+            out.append(
+                f"{part.trace.name}: one sequence only, so there is no interval, and policies that are fitted on other "
+                "sequences (static and its kin) fall back to what they assume without data: do not read them as measured."
+            )
         if not part.trace.header.get("stop_tokens"):
             out.append(
                 f"{part.trace.name}: no stop tokens are recorded, so the last rounds of every sequence are censored "
@@ -128,6 +133,11 @@ def method(result: StudyResult) -> list[str]:
         out.append(
             "Speedups combine the acceptance of this model pair with the round costs of another one: they show the trade-off, "
             "they are not a measurement of either."
+        )
+        out.append(
+            "Costs beyond the largest node count of a table go on with its last slope: "
+            + ", ".join(f"{c.name} ends at {c.nodes[-1]:g} nodes" for c in result.costs)
+            + "."
         )
     return out
 
@@ -161,7 +171,8 @@ FIGURES = (
         "context length.")),
     ("histogram", "Histogram", "Tokens per round: how they spread", plot_histogram, _fixed(
         "A mean hides its shape: the share of rounds that commit only the bonus token is where a tree helps most.")),
-    ("survival", "Survival", "How deep rounds get", plot_survival, _fixed("The area under a curve is tau - 1.")),
+    ("survival", "Survival", "How deep rounds get", plot_survival, _fixed(
+        "The sum of a curve over d = 1, 2, ... is the mean number of accepted drafts of uncensored rounds.")),
     ("depth_rank", "Depth and rank", "Acceptance by depth and rank", plot_depth_rank, _fixed(
         "Three definitions that are often confused: how often the true token has that rank at all positions; how often a path "
         "that got there goes on at that rank; how often a round's path goes through that cell.")),
@@ -169,7 +180,7 @@ FIGURES = (
         "DDTree maximises 1 + sum exp(score), the tokens it expects if the drafter's marginals were right and independent. "
         "Points below the line: the drafter is overconfident.")),
     ("reliability", "Reliability", "Is the drafter calibrated?", plot_reliability, _fixed(
-        "Drafted tokens grouped by the drafter's own probability; error: mean gap weighted by probability mass.")),
+        "Drafted tokens grouped by the drafter's own probability; error: the gaps between predicted and observed counts, added up over the bins and divided by the predicted count (a relative error).")),
     ("nodes", "Shape", "Where the nodes go", plot_nodes, _fixed("Mean number of nodes per depth over the rounds that happened.")),
     ("examples", "Trees", "Two real rounds", plot_examples, _fixed(
         "The trees DDTree would have verified at these positions, and the path the target then took.")),

@@ -180,6 +180,18 @@ def test_trace_without_a_single_round_is_refused(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_budget_zero_alone_draws_every_figure(tmp_path, recwarn):
+    kdtr.write(tmp_path / "t.kdtr", tiny_arrays(), {"vocab_size": 12})
+    assert run(tmp_path / "t.kdtr", "--out", tmp_path / "out", "-b", "0", "-q")[0] == 0
+    assert not [w for w in recwarn if issubclass(w.category, UserWarning)]
+
+
+def test_one_sequence_says_that_nothing_was_fitted(tmp_path, one_figure):
+    kdtr.write(tmp_path / "t.kdtr", tiny_arrays(lengths=(12,)), {"vocab_size": 12})
+    assert run(tmp_path / "t.kdtr", "--out", tmp_path / "out", "-b", "4", "-q")[0] == 0
+    assert "one sequence only" in (tmp_path / "out" / "report.md").read_text()
+
+
 @pytest.mark.parametrize(("depth", "width"), [(1, 1), (1, 3), (4, 1)])
 def test_smallest_shapes(depth, width, tmp_path):
     arrays = tiny_arrays(depth=depth, width=width)

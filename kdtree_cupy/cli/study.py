@@ -106,8 +106,9 @@ def _show_costs(ctx: click.Context, parameter: click.Parameter, value: tuple[str
 )
 @click.option(
     "--shootout/--no-shootout",
-    default=True,
-    help="Also compare all policies in pairs at budgets 16 and 64: shootout.html.",
+    default=None,
+    help="Also compare all policies in pairs at budgets 16 and 64: shootout.html; minutes on large traces."
+    "  [default: with the bundled traces only]",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the bootstrap.")
 @click.option(
@@ -128,7 +129,7 @@ def command(  # noqa: PLR0913 (an option each)
     jobs: int | None,
     dask: str | None,
     overlay: tuple[Path, ...],
-    shootout: bool,
+    shootout: bool | None,
     seed: int,
     out: Path,
     quiet: bool,
@@ -158,6 +159,7 @@ def command(  # noqa: PLR0913 (an option each)
     from ..study_text import FIGURES
     from ..trace import bundled_traces, load_trace
 
+    shootout = not (traces or more_traces) if shootout is None else shootout
     with output_folder(out):
         files = expand((*traces, *more_traces)) or bundled_traces()
         loaded = [load_trace(path, stop_tokens=stop_tokens) for path in files]

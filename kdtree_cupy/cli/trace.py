@@ -59,7 +59,7 @@ def command() -> None:
 @_json
 @_max_bytes
 def info(file: Path, as_json: bool, max_bytes: int) -> None:
-    r"""Show what FILE holds: arrays, header and, for a trace, its summary.
+    """Show what FILE holds: arrays, header and, for a trace, its summary.
 
     Works on any .kdtr, .npz or .safetensors file, trace or not.  Array checksums of a .kdtr are not verified
     here: that is the job of `kdtree trace validate`.
@@ -68,7 +68,7 @@ def info(file: Path, as_json: bool, max_bytes: int) -> None:
     Examples:
       kdtree trace info my_trace.kdtr
       kdtree trace info golden.kdtr --json | jq '.arrays[].name'
-    """
+    """  # noqa: D301 (click reads the backspace)
     facts = _describe(file, max_bytes)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
@@ -101,7 +101,7 @@ def info(file: Path, as_json: bool, max_bytes: int) -> None:
 )
 @click.pass_context
 def validate(ctx: click.Context, file: Path, as_json: bool, max_bytes: int, container: bool) -> None:
-    r"""Check everything in FILE: structure, every checksum, and the schema of a trace.
+    """Check everything in FILE: structure, every checksum, and the schema of a trace.
 
     Exit code 0 means that `kdtree study` can use it; 2 means that it cannot, and the message names the array
     and the index or byte of the first fault.
@@ -110,7 +110,7 @@ def validate(ctx: click.Context, file: Path, as_json: bool, max_bytes: int, cont
     Examples:
       kdtree trace validate my_trace.npz
       kdtree trace validate refs/golden/tree_build.kdtr --container
-    """
+    """  # noqa: D301 (click reads the backspace)
     kind = "container" if container else "trace"
     try:
         summary = _check(file, container, max_bytes)
@@ -138,7 +138,7 @@ def validate(ctx: click.Context, file: Path, as_json: bool, max_bytes: int, cont
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 @_max_bytes
 def convert(source: Path, target: Path, force: bool, max_bytes: int) -> None:
-    r"""Convert IN to OUT; the suffixes (.kdtr, .npz, .safetensors) say the formats.
+    """Convert IN to OUT; the suffixes (.kdtr, .npz, .safetensors) say the formats.
 
     Values survive bit for bit in both directions, bfloat16 and float8 included.  In an .npz the JSON header
     is the string array 'meta'; in a .safetensors it is the metadata.  OUT appears only when it is complete.
@@ -147,7 +147,7 @@ def convert(source: Path, target: Path, force: bool, max_bytes: int) -> None:
     Examples:
       kdtree trace convert recorded.npz recorded.kdtr
       kdtree trace convert recorded.kdtr recorded.safetensors --force
-    """
+    """  # noqa: D301 (click reads the backspace)
     from ..convert import convert as convert_file
 
     convert_file(source, target, force=force, max_bytes=max_bytes)
