@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -20,7 +21,7 @@ PUBLIC_ONLY = {"library", "out", "check", "splits"}
 
 @pytest.mark.parametrize("path", sorted(REFS.glob("*.py")), ids=lambda p: p.name)
 def test_only_numpy_and_the_standard_library_are_imported(path):
-    allowed = {"__future__", "collections", "heapq", "typing", "numpy", "ml_dtypes"}
+    allowed = {*sys.stdlib_module_names, "numpy", "ml_dtypes"}
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             assert {alias.name.split(".")[0] for alias in node.names} <= allowed
