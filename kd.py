@@ -237,7 +237,7 @@ def main(arguments: list[str]) -> int:
         return 2
     except KeyboardInterrupt:
         say("interrupted; the same command goes on from here")
-        return 130
+        return 2
     if verb == "setup":
         return 0
     module = {"test": ["pytest", *rest], "lab": ["jupyterlab", *rest]}.get(verb, ["kdtree_cupy", *arguments])
