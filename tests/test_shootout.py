@@ -154,7 +154,9 @@ def test_page_of_the_command(tmp_path, monkeypatch):
     monkeypatch.setattr(shootout_report, "FIGURES", shootout_report.FIGURES[:1])
     kdtr.write(tmp_path / "t.kdtr", tiny_arrays(), {"vocab_size": 12})
     out = tmp_path / "out"
-    assert main(["study", "-t", str(tmp_path / "t.kdtr"), "-b", "4,8", "-q", "-o", str(out)]) == 0
+    assert (
+        main(["study", "--shootout", "-t", str(tmp_path / "t.kdtr"), "-b", "4,8", "-q", "-o", str(out)]) == 0
+    )
     assert 'href="shootout.html"' in (out / "report.html").read_text()
     rows = list(csv.DictReader((out / "shootout.csv").open()))
     assert tuple(rows[0]) == shootout.COLUMNS
