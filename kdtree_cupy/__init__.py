@@ -18,8 +18,6 @@ faults of the data in a status word per request (:mod:`kdtree_cupy.limits`).
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
-
 # The stages are imported here, not on first use: function and module share a name, and a later import of
 # the module would put itself in the function's place.
 from .errors import BackendError, CompileError, KdtrError
@@ -30,8 +28,10 @@ from .tree import DraftTree
 from .tree_accept import Accepted, tree_accept
 from .tree_build import TreeBuild, tree_build
 from .verify_attn import Attention, verify_attn
+from .version import __version__
 
 __all__ = [
+    "__version__",
     # stages, in the order of a round
     "topk_logprob",
     "tree_build",

@@ -19,7 +19,7 @@ def draw_figures(
 ) -> Iterator[dict[str, Any]]:
     """Draw (name, short title, title, function, text) of ``result``; yield what a template needs.
 
-    A function that returns None has nothing to show.
+    A function that returns None has nothing to show; a text may be a function of the result.
     """
     import matplotlib as mpl
 
@@ -34,7 +34,8 @@ def draw_figures(
         paths = style.save(figure, folder, name)
         plt.close(figure)
         svg = base64.b64encode(paths[1].read_bytes()).decode("ascii")
-        yield {"name": name, "short": short, "title": title, "text": text(result), "svg": svg}
+        said = text if isinstance(text, str) else text(result)
+        yield {"name": name, "short": short, "title": title, "text": said, "svg": svg}
         if progress is not None:
             progress(1)
 

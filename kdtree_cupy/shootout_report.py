@@ -40,27 +40,23 @@ def _verifier_text(result: Shootout) -> str:
     )
 
 
-def _fixed(text: str) -> Callable[[Shootout], str]:
-    return lambda result: text
-
-
 FIGURES = (
     ("contest", "Contest", "Every policy at equal budgets", plot_contest, _best_text),
-    ("differences", "In pairs", "Paired differences to DDTree", plot_differences, _fixed(
+    ("differences", "In pairs", "Paired differences to DDTree", plot_differences, (
         "Sequences differ more than policies do, so policies are compared sequence by sequence. With a dozen sequences a sign "
         "test is blunt, and with so many policies some p below 0.05 come by chance.")),
-    ("kinds", "Kinds", "Prompt kinds and target temperature", plot_kinds, _fixed(
+    ("kinds", "Kinds", "Prompt kinds and target temperature", plot_kinds, (
         "A target that samples leaves the drafter's best path sooner; prompt kinds differ as much.")),
-    ("calibration", "Calibration", "Would an honest drafter build better trees?", plot_calibration, _fixed(
+    ("calibration", "Calibration", "Would an honest drafter build better trees?", plot_calibration, (
         "A temperature per depth, fitted on the other sequences, makes the drafter's numbers match what comes; the policy "
         "'calibrated' builds the tree from them.")),
-    ("wide", "Budgets", "Every budget from one wide trace", plot_wide, _fixed(
+    ("wide", "Budgets", "Every budget from one wide trace", plot_wide, (
         "Trees are nested, so one build at the largest budget tells what every smaller one accepts. The best budget moves with "
         "the context; averaging over positions instead of rounds overstates tau.")),
-    ("adaptive", "Adaptive", "How many nodes adaptive policies use", plot_adaptive, _fixed(
+    ("adaptive", "Adaptive", "How many nodes adaptive policies use", plot_adaptive, (
         "caddtree maximises each round's own tokens per time, longrun uses one price of time for all rounds. Both trust the "
         "drafter's expected acceptance.")),
-    ("truncation", "Truncation", "What fewer ranks and half precision do", plot_truncation, _fixed(
+    ("truncation", "Truncation", "What fewer ranks and half precision do", plot_truncation, (
         "Kept ranks limit the tree before they limit the budget: K below the budget can change it, and the certificate says "
         "where it provably does not.")),
     ("verifiers", "Verifiers", "Verifiers of sampled drafts", plot_verifiers, _verifier_text),

@@ -160,29 +160,25 @@ def _tau_text(result: StudyResult) -> str:
     )
 
 
-def _fixed(text: str) -> Any:
-    return lambda result: text
-
-
 FIGURES = (
     ("tau", "Tau", "Tokens per round against budget", plot_tau, _tau_text),
-    ("speedup", "Speedup", "Predicted speedup against budget", plot_speedup, _fixed(
+    ("speedup", "Speedup", "Predicted speedup against budget", plot_speedup, (
         "Acceptance grows with the budget, and so does the cost of verifying. The best budget moves with the machine and the "
         "context length.")),
-    ("histogram", "Histogram", "Tokens per round: how they spread", plot_histogram, _fixed(
+    ("histogram", "Histogram", "Tokens per round: how they spread", plot_histogram, (
         "A mean hides its shape: the share of rounds that commit only the bonus token is where a tree helps most.")),
-    ("survival", "Survival", "How deep rounds get", plot_survival, _fixed(
+    ("survival", "Survival", "How deep rounds get", plot_survival, (
         "The sum of a curve over d = 1, 2, ... is the mean number of accepted drafts of uncensored rounds.")),
-    ("depth_rank", "Depth and rank", "Acceptance by depth and rank", plot_depth_rank, _fixed(
+    ("depth_rank", "Depth and rank", "Acceptance by depth and rank", plot_depth_rank, (
         "Three definitions that are often confused: how often the true token has that rank at all positions; how often a path "
         "that got there goes on at that rank; how often a round's path goes through that cell.")),
-    ("surrogate", "Surrogate", "Does the tree get what it expects?", plot_surrogate, _fixed(
+    ("surrogate", "Surrogate", "Does the tree get what it expects?", plot_surrogate, (
         "DDTree maximises 1 + sum exp(score), the tokens it expects if the drafter's marginals were right and independent. "
         "Points below the line: the drafter is overconfident.")),
-    ("reliability", "Reliability", "Is the drafter calibrated?", plot_reliability, _fixed(
+    ("reliability", "Reliability", "Is the drafter calibrated?", plot_reliability, (
         "Drafted tokens grouped by the drafter's own probability; error: the gaps between predicted and observed counts, added up over the bins and divided by the predicted count (a relative error).")),
-    ("nodes", "Shape", "Where the nodes go", plot_nodes, _fixed("Mean number of nodes per depth over the rounds that happened.")),
-    ("examples", "Trees", "Two real rounds", plot_examples, _fixed(
+    ("nodes", "Shape", "Where the nodes go", plot_nodes, "Mean number of nodes per depth over the rounds that happened."),
+    ("examples", "Trees", "Two real rounds", plot_examples, (
         "The trees DDTree would have verified at these positions, and the path the target then took.")),
 )  # fmt: skip
-"""Figures of the report in order: file name, short title, title, function, text."""
+"""Figures of the report in order: file name, short title, title, function, text (or a function of the study)."""
