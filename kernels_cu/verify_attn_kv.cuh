@@ -35,20 +35,22 @@ struct KvRows {
     long long page_stride;
     int page_size, length, total;
 
-    __device__ __forceinline__ const T* row(int t) const
+    // `width`: numbers from one row to the next.
+    __device__ __forceinline__ const T* row(int t, int width = kd_width) const
     {
-        if (tree && t >= length) return tree + (long long)(t - length) * kd_width;
-        if (!pages) return cache + (long long)t * kd_width;
+        if (tree && t >= length) return tree + (long long)(t - length) * width;
+        if (!pages) return cache + (long long)t * width;
         const int page = t / page_size;
-        return cache + pages[page] * page_stride + (long long)(t - page * page_size) * kd_width;
+        return cache + pages[page] * page_stride + (long long)(t - page * page_size) * width;
     }
 };
 
 template <class T>
 __device__ __forceinline__ KvRows<T> kv_rows(const T* cache, const T* tree, const int* page_table, long long stride,
-                                             int page_size, int most_pages, int b, int length, int nodes, int real)
+                                             int page_size, int most_pages, int b, int length, int nodes, int real,
+                                             int width = kd_width)
 {
-    return {page_table ? cache : cache + b * stride, tree ? tree + (long long)b * nodes * kd_width : nullptr,
+    return {page_table ? cache : cache + b * stride, tree ? tree + (long long)b * nodes * width : nullptr,
             page_table ? page_table + (long long)b * most_pages : nullptr, stride, page_size, length, length + real};
 }
 
@@ -154,33 +156,71 @@ __device__ __forceinline__ void store_row(float* to, bool wanted, Value value)
         if (wanted) *reinterpret_cast<float2*>(to + 8 * c + 2 * q) = make_float2(value(c, 0), value(c, 1));
 }
 
-// Eight neighbouring numbers.
-__device__ __forceinline__ void load_eight(const float* from, float (&x)[8])
+// Eight, four or two neighbouring numbers.
+__device__ __forceinline__ void load_words(const void* from, unsigned (&w)[4])
 {
-    const float4 low = *reinterpret_cast<const float4*>(from), high = *reinterpret_cast<const float4*>(from + 4);
-    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w, x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+    const uint4 x = *static_cast<const uint4*>(from);
+    w[0] = x.x, w[1] = x.y, w[2] = x.z, w[3] = x.w;
 }
 
-template <class T>
-__device__ __forceinline__ void load_eight(const T* from, float (&x)[8])
+__device__ __forceinline__ void load_words(const void* from, unsigned (&w)[2])
 {
-    const uint4 four = *reinterpret_cast<const uint4*>(from);
-    const unsigned words[4] = {four.x, four.y, four.z, four.w};
+    const uint2 x = *static_cast<const uint2*>(from);
+    w[0] = x.x, w[1] = x.y;
+}
+
+__device__ __forceinline__ void load_words(const void* from, unsigned (&w)[1]) { w[0] = *static_cast<const unsigned*>(from); }
+
+__device__ __forceinline__ void store_words(void* to, const unsigned (&w)[4])
+{
+    *static_cast<uint4*>(to) = make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+__device__ __forceinline__ void store_words(void* to, const unsigned (&w)[2]) { *static_cast<uint2*>(to) = make_uint2(w[0], w[1]); }
+__device__ __forceinline__ void store_words(void* to, const unsigned (&w)[1]) { *static_cast<unsigned*>(to) = w[0]; }
+
+template <int n>
+__device__ __forceinline__ void load_numbers(const float* from, float (&x)[n])
+{
+    constexpr int step = n % 4 ? 2 : 4;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] = unpack_half<T>(words[i / 2], i % 2);
+    for (int i = 0; i < n; i += step) {
+        unsigned words[step];
+        load_words(from + i, words);
+#pragma unroll
+        for (int j = 0; j < step; ++j) x[i + j] = __uint_as_float(words[j]);
+    }
 }
 
-__device__ __forceinline__ void store_eight(float* to, const float (&x)[8])
+template <class T, int n>
+__device__ __forceinline__ void load_numbers(const T* from, float (&x)[n])
 {
-    *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]);
-    *reinterpret_cast<float4*>(to + 4) = make_float4(x[4], x[5], x[6], x[7]);
+    unsigned words[n / 2];
+    load_words(from, words);
+#pragma unroll
+    for (int i = 0; i < n; ++i) x[i] = unpack_half<T>(words[i / 2], i % 2);
 }
 
-template <class T>
-__device__ __forceinline__ void store_eight(T* to, const float (&x)[8])
+template <int n>
+__device__ __forceinline__ void store_numbers(float* to, const float (&x)[n])
 {
-    *reinterpret_cast<uint4*>(to) = make_uint4(pack_pair<T>(x[0], x[1]), pack_pair<T>(x[2], x[3]),
-                                               pack_pair<T>(x[4], x[5]), pack_pair<T>(x[6], x[7]));
+    constexpr int step = n % 4 ? 2 : 4;
+#pragma unroll
+    for (int i = 0; i < n; i += step) {
+        unsigned words[step];
+#pragma unroll
+        for (int j = 0; j < step; ++j) words[j] = __float_as_uint(x[i + j]);
+        store_words(to + i, words);
+    }
+}
+
+template <class T, int n>
+__device__ __forceinline__ void store_numbers(T* to, const float (&x)[n])
+{
+    unsigned words[n / 2];
+#pragma unroll
+    for (int i = 0; i < n / 2; ++i) words[i] = pack_pair<T>(x[2 * i], x[2 * i + 1]);
+    store_words(to, words);
 }
 
 #endif

@@ -38,6 +38,7 @@ struct Batch {
     int tile_rows, tiles; // tiles: most tiles of one request
     int chunk_units, most_chunks, least_units;
     int threads;          // of one tile if a block may hold several, each a block of its own here; else 0
+    int kv_heads = 1;     // each has tiles of its own, tile = KV head * head_tiles + ...; `heads` are those of one KV head
 
     __device__ __forceinline__ int copies() const { return threads ? (int)blockDim.x / threads : 1; }
     __device__ __forceinline__ int block() const
@@ -50,7 +51,8 @@ struct Batch {
     {
         return counts ? min(max(counts[b], 0), nodes) : nodes;
     }
-    __device__ __forceinline__ int real_tiles(int b) const { return ceil_div(real_nodes(b) * heads, tile_rows); }
+    __device__ __forceinline__ int head_tiles(int b) const { return ceil_div(real_nodes(b) * heads, tile_rows); }
+    __device__ __forceinline__ int real_tiles(int b) const { return kv_heads * head_tiles(b); }
     __device__ __forceinline__ int units(int b) const
     {
         return (int)(((unsigned)max(lengths[b], 0) + (unsigned)real_nodes(b) + KD_UNIT - 1u) / KD_UNIT);
