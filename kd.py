@@ -2,7 +2,7 @@
 """Set up kdtree_cupy on a bare machine, then run it. Standard library only.
 
 usage: python3 kd.py study [ARGS]   replay draft-tree policies on recorded traces, write a report
-       python3 kd.py test [ARGS]    run the tests; ARGS go to pytest
+       python3 kd.py test [ARGS]    run the tests, all of them on all cores; ARGS go to pytest instead
        python3 kd.py lab [ARGS]     open the notebooks in JupyterLab
        python3 kd.py setup          set up, run nothing
        python3 kd.py VERB [ARGS]    any other verb of the kdtree command: report, bench, doctor, ...
@@ -40,6 +40,7 @@ PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "kd-stamp.json"  # written last: a .venv without it was cut short, or made by hand
 LIBCUDA = ("libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1")
 CUDA = {"cuda12", "cuda13"}
+WHOLE_SUITE = ["-n", "auto", "--maxprocesses", "8", "--dist", "worksteal"]  # of pytest, by pytest-xdist
 ALWAYS = {"test": {"test"}, "lab": {"notebook"}}  # extras of a verb, whatever the machine and KD_EXTRAS
 COMPILING = {"test", "report", "bench", "selftest"}  # verbs that want NVRTC even without a GPU
 EMULATING = {"test", "selftest"}  # verbs that run kernels on the CPU and so want a C++ compiler
@@ -240,7 +241,9 @@ def main(arguments: list[str]) -> int:
         return 2
     if verb == "setup":
         return 0
-    module = {"test": ["pytest", *rest], "lab": ["jupyterlab", *rest]}.get(verb, ["kdtree_cupy", *arguments])
+    module = {"test": ["pytest", *(rest or WHOLE_SUITE)], "lab": ["jupyterlab", *rest]}.get(
+        verb, ["kdtree_cupy", *arguments]
+    )
     if verb in ALWAYS:
         os.chdir(ROOT)
     os.execv(PYTHON, [str(PYTHON), "-m", *module])

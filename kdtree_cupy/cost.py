@@ -41,6 +41,8 @@ class CostTable:
     chain_round_ar : float or None
         A ratio table's own figure for the chain.
     default_context : float
+    path : Path or None
+        The file it was read from.
     """
 
     name: str
@@ -59,6 +61,7 @@ class CostTable:
     commit_ms: float = 0.0
     chain_round_ar: float | None = None
     default_context: float = 0.0
+    path: Path | None = None
 
     def label(self, context: float | None = None) -> str:
         """Return hardware, model, context and kind in one line, for figures."""
@@ -116,7 +119,7 @@ def _parse(path: Path, data: Any) -> CostTable:
     for key in _NUMBERS:
         if data.get(key) is not None:
             fields[key] = float(_numbers(path, data, key, ()))
-    return CostTable(nodes=nodes, contexts=contexts, **fields)
+    return CostTable(nodes=nodes, contexts=contexts, path=path, **fields)
 
 
 def _numbers(path: Path, data: dict[str, Any], key: str, shape: tuple[int | None, ...]) -> np.ndarray:

@@ -65,6 +65,11 @@ class Parts:
         return tau * step / (self.table.draft_ms + verify)
 
 
+def has_parts(table: CostTable) -> bool:
+    """Return whether the table's file holds the parts that :func:`load_parts` reads."""
+    return table.path is not None and "parts" in json.loads(table.path.read_text(encoding="utf-8"))
+
+
 def load_parts(name: str | Path) -> Parts:
     """Load a table that :mod:`kdtree_cupy.cost_build` made, by name or file, with its parts.
 
@@ -74,9 +79,7 @@ def load_parts(name: str | Path) -> Parts:
         No such table, or one without parts (a published one).
     """
     table = costs.load_cost(name)
-    path = (
-        Path(name) if Path(name).suffix == ".json" else Path(costs.__file__).parent / "costs" / f"{name}.json"
-    )
+    path = Path(table.path or name)
     data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if "parts" not in data:
         raise KdtrError(f"{path}: has no parts; only tables made from measurements do")

@@ -16,6 +16,7 @@ from .report_parts import draw_figures, render, write_csv
 from .shootout import Shootout
 from .shootout_report import write_page
 from .study import StudyResult
+from .study_costs import cost_figures
 from .study_table import COLUMNS, SPEEDUP_COLUMNS
 from .study_text import FIGURES, cards, facts, method, tables
 from .trace import LOOP_THRESHOLD
@@ -104,7 +105,9 @@ def _staged(folder: Path) -> Iterator[Path]:
 
 
 def _shown(result: StudyResult) -> list[tuple[Any, ...]]:
-    return [figure for figure in FIGURES if figure[0] != "speedup" or result.costs]
+    shown = [figure for figure in FIGURES if figure[0] != "speedup" or result.costs]
+    after = next((i + 1 for i, figure in enumerate(shown) if figure[0] == "speedup"), 0)
+    return shown[:after] + cost_figures(result) + shown[after:]
 
 
 def _context(result: StudyResult, figures: list[dict[str, Any]]) -> dict[str, Any]:

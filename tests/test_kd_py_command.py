@@ -77,6 +77,12 @@ def test_first_call_installs_and_the_second_does_not(checkout, tmp_path):
     assert seconds < 2  # generous: 0.15 s is usual
 
 
+def test_the_whole_suite_runs_on_all_cores(checkout):
+    root, run = checkout
+    assert run("test", KD_EXTRAS="").stdout.split()[:3] == ["pytest", "-n", "auto"]
+    assert run("test", "-k", "tree", KD_EXTRAS="").stdout == f"pytest -k tree {root}\n"
+
+
 def test_extras_are_only_added(checkout):
     root, run = checkout
     assert run("setup", KD_EXTRAS="notebook").returncode == 0

@@ -59,6 +59,22 @@ def test_report_files(small_result, tmp_path):
     assert rows[0]["certified_share"] == ""  # the chain has no certificate: empty, not nan
 
 
+def test_a_table_with_parts_adds_its_figures(tmp_path, capsys, one_figure):
+    path = write_trace(tmp_path / "t.kdtr", {"name": "mine"})
+    costs = ("--cost", "h200-kimi-h8", "--cost", "caddtree-a800-8b")
+    code, _ = run(path, "--out", tmp_path / "out", "--budgets", "2,4", *costs, capsys=capsys)
+    assert code == 0
+    drawn = {p.name for p in (tmp_path / "out" / "figures").iterdir() if "cost_" in p.name}
+    assert drawn == {
+        f"cost_{what}_h200-kimi-h8.{kind}" for what in ("stack", "ridge", "rules") for kind in ("png", "svg")
+    }
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert (
+        len(re.findall(r"^#.*\(h200-kimi-h8\)$", text, re.MULTILINE)) == 3
+    )  # a published table has no parts, so no such figures
+    assert "Acceptance is that of mine" in text
+
+
 def test_strings_of_a_trace_are_escaped(tmp_path, capsys, one_figure):
     evil = "<script>alert(1)</script> | `x`\x1b[2J"
     header = {

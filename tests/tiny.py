@@ -37,10 +37,10 @@ def tiny_trace(name="tiny", header=None, **options) -> Trace:
 
 
 def small_study():
-    """Return a study of two tiny traces at a few budgets, every cost table."""
+    """Return a study of two tiny traces at a few budgets, every published cost table."""
     from kdtree_cupy import cost
     from kdtree_cupy.study import run_study
 
     traces = [tiny_trace("one"), tiny_trace("two", seed=1, header={"stop_tokens": [3], "temperature": 1.0})]
-    costs = [cost.load_cost(name) for name in cost.available()]
+    costs = [table for table in map(cost.load_cost, cost.available()) if table.kind == "published"]
     return run_study(traces, budgets=[0, 1, 2, 8, 200], costs=costs, command="kdtree study")
