@@ -40,16 +40,18 @@ PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "kd-stamp.json"  # written last: a .venv without it was cut short, or made by hand
 LIBCUDA = ("libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1")
 CUDA = {"cuda12", "cuda13"}
-WHOLE_SUITE = ["-n", "auto", "--maxprocesses", "8", "--dist", "worksteal"]  # of pytest, by pytest-xdist
+SUITE = ["-n", "auto", "--maxprocesses", "8", "--dist", "worksteal"]  # of pytest, by pytest-xdist
 ALWAYS = {"test": {"test"}, "lab": {"notebook"}}  # extras of a verb, whatever the machine and KD_EXTRAS
-COMPILING = {"test", "report", "bench", "selftest"}  # verbs that want NVRTC even without a GPU
-EMULATING = {"test", "selftest"}  # verbs that run kernels on the CPU and so want a C++ compiler
+WANTING = {
+    "compile": {"test", "report", "bench", "selftest"},
+    "host": {"test", "selftest"},
+}  # extra: its verbs
 CURES = {  # what pip, venv and the system say: what to do about it
     r"No space left|Disk quota": "the disk is full: free some space (0.5 GB; with CUDA 1.5 GB)",
     r"Read-only file system|Permission denied": f"{ROOT} must be yours to write, .venv in it included",
-    r"NewConnection|[Nn]ame.?[Rr]esol|Name or service|Max retries|ProxyError|SSLError|[Tt]imed out|"
-    r"Connection (refused|reset|broken)|IncompleteRead|versions: none": "the package index was not reached:"
-    " check the network and proxy, or set PIP_INDEX_URL to a mirror",
+    r"NewConnection|[Nn]ame.?[Rr]esol|Name or service|Max retries|ProxyError|SSLError|[Tt]imed out|Connection "
+    r"(refused|reset|broken)|IncompleteRead|versions: none": "the package index was not reached: check the "
+    "network and proxy, or set PIP_INDEX_URL to a mirror",
     r"ensurepip is not|No module named": "Python has no venv: on Debian, `apt install python3-venv`",
     r"ResolutionImpossible|conflicting dep": "these extras do not go together: `rm -rf .venv` and try again",
 }
@@ -114,9 +116,9 @@ def fit_machine(verb: str, have: set[str]) -> tuple[set[str], str]:
             extras.add("cuda13" if driver >= 13 else "cuda12")
         elif capability:
             reason += " (too old: sm_80 and CUDA 12 are needed)"
-        if verb in COMPILING and not extras:
+        if verb in WANTING["compile"] and not extras:
             extras.add("compile")
-    if verb in EMULATING and not find_compiler():
+    if verb in WANTING["host"] and not find_compiler():
         extras.add("host")
         reason += ", no C++ compiler"
     return extras, reason
@@ -229,7 +231,7 @@ def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__)
         return 0 if arguments else 2
-    verb, rest = arguments[0], arguments[1:]
+    verb, *rest = arguments
     try:
         prepare(verb)
     except (Problem, OSError) as error:
@@ -241,12 +243,10 @@ def main(arguments: list[str]) -> int:
         return 2
     if verb == "setup":
         return 0
-    module = {"test": ["pytest", *(rest or WHOLE_SUITE)], "lab": ["jupyterlab", *rest]}.get(
-        verb, ["kdtree_cupy", *arguments]
-    )
     if verb in ALWAYS:
         os.chdir(ROOT)
-    os.execv(PYTHON, [str(PYTHON), "-m", *module])
+    module = {"test": ["pytest", *(rest or SUITE)], "lab": ["jupyterlab", *rest]}.get(verb)
+    os.execv(PYTHON, [str(PYTHON), "-m", *(module or ["kdtree_cupy", *arguments])])
 
 
 if __name__ == "__main__":
