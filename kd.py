@@ -42,16 +42,13 @@ LIBCUDA = ("libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1")
 CUDA = {"cuda12", "cuda13"}
 SUITE = ["-n", "auto", "--maxprocesses", "8", "--dist", "worksteal"]  # of pytest, by pytest-xdist
 ALWAYS = {"test": {"test"}, "lab": {"notebook"}}  # extras of a verb, whatever the machine and KD_EXTRAS
-WANTING = {
-    "compile": {"test", "report", "bench", "selftest"},
-    "host": {"test", "selftest"},
-}  # extra: its verbs
+WANTING = {"compile": {"test", "report", "bench", "selftest"}, "host": {"test", "selftest"}}  # of verbs
 CURES = {  # what pip, venv and the system say: what to do about it
     r"No space left|Disk quota": "the disk is full: free some space (0.5 GB; with CUDA 1.5 GB)",
     r"Read-only file system|Permission denied": f"{ROOT} must be yours to write, .venv in it included",
-    r"NewConnection|[Nn]ame.?[Rr]esol|Name or service|Max retries|ProxyError|SSLError|[Tt]imed out|Connection "
-    r"(refused|reset|broken)|IncompleteRead|versions: none": "the package index was not reached: check the "
-    "network and proxy, or set PIP_INDEX_URL to a mirror",
+    r"NewConnection|[Nn]ame.?[Rr]esol|Name or service|Max retries|ProxyError|SSLError|[Tt]imed out|"
+    r"Connection (refused|reset|broken)|IncompleteRead|versions: none": "the package index was not reached: "
+    "check the network and proxy, or set PIP_INDEX_URL to a mirror",
     r"ensurepip is not|No module named": "Python has no venv: on Debian, `apt install python3-venv`",
     r"ResolutionImpossible|conflicting dep": "these extras do not go together: `rm -rf .venv` and try again",
 }
