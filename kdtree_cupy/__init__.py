@@ -39,6 +39,8 @@ __all__ = [
     "target_token",
     "tree_accept",
     "kv_commit",
+    # by hand
+    "explore",
     # records
     "DraftTree",
     "TopK",
@@ -52,3 +54,24 @@ __all__ = [
     "CompileError",
     "KdtrError",
 ]
+
+
+def explore(traces: object = None, **choices: object) -> object:
+    """Look at rounds of a trace: tree, mask, tau curve, predicted speedup; see :func:`.explorer.explore`."""
+    from .explorer import explore as run
+
+    return run(traces, **choices)
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Register ``%%kernel``, ``%kernels``, ``%tree`` and ``%study``: what ``%load_ext kdtree_cupy`` calls."""
+    import importlib
+
+    importlib.import_module("kdtree_cupy.magics").load(shell)  # by name: nothing below imports the front ends
+
+
+def unload_ipython_extension(shell: object) -> None:
+    """Leave a kernel's ``printf`` alone again; the magics stay until the shell ends."""
+    import importlib
+
+    importlib.import_module("kdtree_cupy.magics").unload(shell)

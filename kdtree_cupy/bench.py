@@ -16,7 +16,7 @@ from .bench_attention import attention_case
 from .bench_cases import Case, Shape, commit_case, target_case, topk_case, tree_cases
 from .bench_data import Place
 from .bench_round import round_case
-from .bench_table import COLUMNS, describe
+from .bench_table import COLUMNS, Rows, describe
 from .library import KernelError, KernelLibrary
 from .timing import Ceilings, ceilings, clocks, graph_times, machine, summary, wall_times
 
@@ -123,7 +123,7 @@ def run_bench(
     place, top = Place(KernelLibrary(backend=backend)), ceilings(backend)
     facts = machine(backend) | {"command": command}
     facts |= {"commit": commit} if commit else {}
-    record: dict[str, Any] = {"rows": [], "samples": [], "wrong": [], "clocks": [clocks()]}
+    record: dict[str, Any] = {"rows": Rows(), "samples": [], "wrong": [], "clocks": [clocks()]}
     record["machine"] = facts | {"ceilings": top._asdict()}
     for stage, shape, build in plan(grid):
         place.free()

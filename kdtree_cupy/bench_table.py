@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from . import html_parts
 from .errors import KdtrError
 from .files import atomic_file
 
@@ -32,6 +33,22 @@ def describe(row: Mapping[str, Any]) -> str:
     return f"{what} {row['us_median']:11.2f} us {share:14} {row['dtype']:8} {', '.join(sizes)}"
 
 
+class Rows(list):
+    """Rows of a benchmark: a list of dicts that a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        shown = ("stage", "variant", "batch", "budget", "heads", "prefix", "dtype", "backend")
+        head = [*shown, "cache", "us", "p20", "p80", "of floor", "gpu"]
+        lines = []
+        for row in self:
+            share = row["floor_us"] / row["us_median"] if row["floor_us"] and row["us_median"] else None
+            sizes = [int(row[k]) if isinstance(row[k], float) else row[k] or None for k in shown]
+            times = [float(row[k]) for k in ("us_median", "us_p20", "us_p80")]
+            floor = "-" if share is None else f"{share:.0%}"
+            lines.append([*sizes, "cold" if row["cold"] else "warm", *times, floor, row["gpu"]])
+        return html_parts.table(head, lines, text=2)
+
+
 def write_bench(record: Mapping[str, Any], path: Path) -> list[Path]:
     """Write the table to ``path`` and samples, clocks and ceilings to the ``.json`` beside it."""
     text = io.StringIO()
@@ -46,7 +63,7 @@ def write_bench(record: Mapping[str, Any], path: Path) -> list[Path]:
     return [path, side]
 
 
-def read_bench(path: Path) -> list[dict[str, Any]]:
+def read_bench(path: Path) -> Rows:
     """Return the rows of a table, numbers as numbers, each with its ``samples`` if they lie beside it.
 
     Raises
@@ -60,10 +77,10 @@ def read_bench(path: Path) -> list[dict[str, Any]]:
         missing = [name for name in COLUMNS if not rows or rows[0].get(name) is None]
         if missing:
             raise KdtrError(f"{path}: no benchmark table: no rows, or no column {missing[0]!r}")
-        out = [
+        out = Rows(
             {k: v if k in _TEXT else float(v) if v else None for k, v in row.items() if k in COLUMNS}
             for row in rows
-        ]
+        )
         side = path.with_suffix(".json")
         samples = json.loads(side.read_text(encoding="utf-8"))["samples"] if side.exists() else []
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -16,7 +16,7 @@ from .parallel import run_tasks
 from .policies import POLICIES
 from .policy_fit import fit
 from .replay import Acceptance, Rounds, acceptance, check_budgets, jump
-from .study_table import result_rows, speedup_rows
+from .study_table import result_rows, speedup_rows, tau_table
 from .trace import Trace
 
 BUDGETS = (4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512, 1024)
@@ -72,7 +72,7 @@ class TraceResult:
         return {name: r.acceptance.accepted[use].mean(0) + 1.0 for name, r in self.replays.items()}
 
 
-@dataclass
+@dataclass(repr=False)
 class StudyResult:
     """A whole study.
 
@@ -109,6 +109,13 @@ class StudyResult:
     def select(self, **wanted: Any) -> list[dict[str, Any]]:
         """Return the rows whose columns have the given values."""
         return [row for row in self.rows if all(row[key] == value for key, value in wanted.items())]
+
+    def __repr__(self) -> str:
+        names = ", ".join(part.trace.name for part in self.traces)
+        return f"StudyResult({names}; {', '.join(self.policies)}; B = {', '.join(map(str, self.budgets))})"
+
+    def _repr_html_(self) -> str:
+        return tau_table(self)
 
 
 def run_study(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import acceptance as stats
+from . import html_parts
 from .cost import CostTable, round_in_ar_steps, speedup
 from .policies import POLICIES
 
@@ -90,3 +91,16 @@ def tree_policy(result: StudyResult) -> str:
     replays = result.traces[0].replays
     full = [name for name in result.policies if replays[name].acceptance.budgets.size == result.budgets.size]
     return "ddtree" if "ddtree" in full else full[-1]
+
+
+def tau_table(result: StudyResult) -> str:
+    """Return pooled tau as an HTML table: a row per trace and policy, a column per budget."""
+    head = ["trace", "policy", *(f"B = {b}" for b in result.budgets)]
+    rows = []
+    for part in result.traces:
+        for name in result.policies:
+            found = result.select(trace=part.trace.name, policy=name, subset="all")
+            by_budget = {row["budget"]: row["tau_pooled"] for row in found}
+            rows.append([part.trace.name, name, *(by_budget.get(int(b)) for b in result.budgets)])
+    note = "tau = tokens per round, bonus counted, pooled; B = draft nodes, root excluded"
+    return html_parts.table(head, rows, text=2, caption=note)

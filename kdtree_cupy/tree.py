@@ -95,6 +95,11 @@ class DraftTree:
         size = f"batch={self.batch}, num_nodes={self.num_nodes}"
         return f"DraftTree({size}, counts=[{shown}], deepest={deepest}{note})"
 
+    def _repr_html_(self) -> str:
+        from .tree_svg import tree_html  # waits for the device
+
+        return tree_html(self)
+
     def check(self) -> DraftTree:
         """Raise ``ValueError`` at the first broken invariant, naming array and index; return self.
 

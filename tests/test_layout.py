@@ -13,13 +13,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 STAGES = ("topk_logprob", "tree_build", "verify_attn", "target_token", "tree_accept", "kv_commit")
 LAYERS = (  # a module imports from its own line and those above it; what is not named here belongs to "study"
-    ("base", r"errors|limits|version|files|checks|tree|best_first|certificate|vocabulary|style"),
+    ("base", r"errors|limits|version|files|checks|tree|best_first|certificate|vocabulary|style|html_parts"),
     ("files", r"kdtr\w*|npy_header|npz|safetensors_file|convert|trace\w*"),
     ("library", r"library(\..*)?"),
     ("stages", rf"({'|'.join(STAGES)}|masks|stage|tree)(_\w+)?|numpy_backend"),
     ("round", r"round\w*"),
-    ("study", r"(?!cli\b|__main__$).+"),
-    ("cli", r"cli(\..*)?|__main__"),
+    ("study", r"(?!(cli|magics)\b|__main__$).+"),
+    ("cli", r"(cli|magics)(\..*)?|__main__"),
 )
 RANK = {name: rank for rank, (name, _) in enumerate(LAYERS)}
 LAZY = {"cupy", "torch", "cuda", "IPython", "ipywidgets"}  # optional, so never imported with a module

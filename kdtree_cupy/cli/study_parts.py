@@ -1,27 +1,18 @@
-"""Parts of ``kdtree study``: files, progress bars, what is printed."""
+"""Parts of ``kdtree study``: files, cores, what is printed."""
 
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from ..progress import bar as bar
 from . import printable
 
 if TYPE_CHECKING:
-    from tqdm import tqdm
-
     from ..study import StudyResult
-
-
-def bar(total: int, what: str, quiet: bool) -> tqdm:
-    """Return a progress bar on stderr; none if quiet or not a terminal."""
-    from tqdm import tqdm
-
-    return tqdm(total=total, desc=what, disable=quiet or None, leave=False, unit_scale=True, file=sys.stderr)
 
 
 def cores() -> int:

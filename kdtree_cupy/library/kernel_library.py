@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BackendError
-from . import arrays, cuda, make, rehearse
+from . import arrays, cuda, make, printed, rehearse
 from .compiler import NOTHING, Compiler
 from .resolve import resolve
 
@@ -189,7 +189,11 @@ class KernelLibrary(Compiler):
         if loaded.unit.edited and self.checks_edits and not loaded.passed:
             rehearse.first_run(self, loaded.unit, loaded.kernel, ready, defines)
             loaded.passed = True
-        loaded.kernel.start(ready)
+        if printed.sink is not None and loaded.unit.prints:
+            with printed.forwarded(loaded.kernel.device):
+                loaded.kernel.start(ready)
+        else:
+            loaded.kernel.start(ready)
         if shared_bytes:
             key = (loaded.unit.main, kernel)
             self.requested[key] = max(shared_bytes, self.requested.get(key, 0))

@@ -60,27 +60,42 @@ def first_run(
     KernelError
         It crashed, did not end, or its stage does not agree with the reference.
     """
-    check = hook(unit.main, "self_check")
-    name = kernel.name if check is None else None  # a stage's check covers all its kernels
-    key = (
-        unit.digest,
-        kernel.backend,
-        kernel.device,
-        name,
-        tuple(define_texts(library.defines, defines).items()),
-    )
+    macros = define_texts(library.defines, defines)
+    if check_stage(library, unit, kernel.backend, kernel.device, macros):
+        return
+    key = _key(unit, kernel.backend, kernel.device, kernel.name, macros)
     if key in library.passed:
         return
-    task: dict[str, Any] = {
-        "library": describe_library(library, unit, kernel.backend),
-        "device": kernel.device,
-    }
-    if check is not None:
-        what = f"the check of {unit.main} against its reference"
-        worker(library).run({**task, "task": "check", "module": check.__module__}, what, SECONDS)
-    elif 0 not in ready.grid:
+    task = {"library": describe_library(library, unit, kernel.backend), "device": kernel.device}
+    if 0 not in ready.grid:
         run_copy(library, {**task, "file": unit.main, "defines": dict(defines)}, kernel, ready)
     library.passed.add(key)
+
+
+def _key(unit: Unit, backend: str, device: int | None, name: str | None, macros: Mapping[str, str]) -> Any:
+    return unit.digest, backend, device, name, tuple(macros.items())
+
+
+def check_stage(
+    library: KernelLibrary, unit: Unit, backend: str, device: int | None, macros: Mapping[str, str]
+) -> bool:
+    """Run the ``self_check`` of a unit's stage in the worker, once per content; False if it has none.
+
+    Raises
+    ------
+    KernelError
+        It crashed, did not end, or does not agree with the reference.
+    """
+    check = hook(unit.main, "self_check")
+    if check is None:
+        return False
+    key = _key(unit, backend, device, None, macros)  # a stage's check covers all its kernels
+    if key not in library.passed:
+        task = {"library": describe_library(library, unit, backend), "device": device}
+        what = f"the check of {unit.main} against its reference"
+        worker(library).run({**task, "task": "check", "module": check.__module__}, what, SECONDS)
+        library.passed.add(key)
+    return True
 
 
 def run_copy(library: KernelLibrary, task: dict[str, Any], kernel: Kernel, ready: Ready) -> None:

@@ -12,12 +12,12 @@ no expression over macros, the stage's module can say it (:mod:`kdtree_cupy.libr
 from __future__ import annotations
 
 import ast
-import html
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 
+from .. import html_parts
 from .compiled import Compiled, KernelInfo
 from .nvrtc import split_arch
 from .sources import Unit
@@ -84,7 +84,7 @@ class Row:
     cached: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """Rows of the resource table; prints as text, shows as a table in a notebook."""
 
@@ -114,12 +114,11 @@ class Report:
             lines.append(f"{first}  {rest}")
         return "\n".join(lines)
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
-        rows = [
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in self._cells()
-        ]
-        return "<table>" + "".join(rows) + "</table>"
+        head, *cells = self._cells()
+        return html_parts.table(head, cells, text=2, most=400)
 
 
 def shared_limit(arch: str) -> int | None:

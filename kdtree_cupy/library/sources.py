@@ -19,6 +19,7 @@ from ..errors import CompileError
 from .live_text import Read, first_text, included, read, stamp
 
 _ARCH = re.compile(r"^//[ \t]*Arch[ \t]+(sm_\d+[af]?)\b", re.MULTILINE)
+_PRINTS = re.compile(r"\bprintf\s*\(")
 _HERE = Path(__file__).resolve().parents[1]
 
 
@@ -59,6 +60,11 @@ class Unit:
         """The one architecture the file is written for (a header line ``// Arch  sm_90a``), or None."""
         found = _ARCH.search(self.texts[self.main])
         return found[1] if found else None
+
+    @cached_property
+    def prints(self) -> bool:
+        """Whether some text calls ``printf``."""
+        return any(map(_PRINTS.search, self.texts.values()))
 
     @cached_property
     def digest(self) -> str:

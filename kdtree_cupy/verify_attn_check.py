@@ -1,0 +1,95 @@
+"""Is an edited attention kernel still right?  Small shapes through every kernel, against the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .library import KernelLibrary
+from .library.arrays import numpy_dtype
+from .refs.masks import pack_mask
+
+_SHAPES = (  # (type, heads, nodes, rows of the prefix): one for each kernel, several tiles, some cut
+    ("float32", 2, 5, 40),
+    ("bfloat16", 2, 7, 37),
+    ("bfloat16", 4, 8, 200),
+    ("bfloat16", 8, 17, 130),
+    ("float16", 8, 9, 0),
+)
+_BOUND = {"float32": 2.0**-20, "float16": 2.0**-9, "bfloat16": 2.0**-6}
+"""Allowed error of a result, relative to the largest: about two roundings of the type (docs/numerics.md)."""
+_LSE = 2.0**-10
+"""Allowed error of a logarithm of a sum, absolute; scores are sums of float32."""
+
+
+def self_check(library: Any) -> None:
+    """Raise ``ValueError`` unless the attention kernels give the reference's results on small inputs.
+
+    Parameters
+    ----------
+    library : KernelLibrary
+        With backend "cuda" or "host".
+    """
+    for number, (dtype, heads, nodes, prefix) in enumerate(_SHAPES):
+        if dtype == "float16" and library.backend == "host":  # seconds more of a C++ compiler, same templates
+            continue
+        arguments = _inputs(number, dtype, heads, nodes, prefix)
+        wanted = _run(KernelLibrary(backend="numpy"), arguments, np.asarray)
+        move = _mover(library.backend)
+        got = _run(library, {name: move(value) for name, value in arguments.items()}, _host)
+        largest = np.abs(wanted[0]).max(initial=1e-30)
+        error = np.abs(got[0] - wanted[0]).max(initial=0.0) / largest
+        what = f"verify_attn: {dtype}, {heads} heads, {nodes} nodes, prefix {prefix}"
+        if not error <= _BOUND[dtype]:
+            raise ValueError(f"{what}: out is off by {error:.2g} of its largest, allowed {_BOUND[dtype]:.2g}")
+        seen = np.isfinite(wanted[1])
+        if not np.array_equal(seen, np.isfinite(got[1])) or not np.array_equal(
+            got[1][~seen], wanted[1][~seen]
+        ):
+            raise ValueError(f"{what}: lse is not -inf where the reference sees nothing")
+        gap = np.abs(got[1][seen] - wanted[1][seen]).max(initial=0.0)
+        if not gap <= _LSE:
+            raise ValueError(f"{what}: lse is off by {gap:.2g}, allowed {_LSE:.2g}")
+
+
+def _inputs(seed: int, dtype: str, heads: int, nodes: int, prefix: int) -> dict[str, Any]:
+    """Return arguments of two requests: random trees, the second with a padding node."""
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape, dtype=np.float32).astype(numpy_dtype(dtype))
+
+    visible = np.zeros((2, nodes, nodes), bool)
+    for tree in visible:
+        for i in range(nodes):
+            if i:
+                tree[i] = tree[rng.integers(i)]
+            tree[i, i] = True
+    return {
+        "q": normal(2, nodes, heads, 576),
+        "cache": normal(2, max(prefix, 1), 576),
+        "tree_kv": normal(2, nodes, 576),
+        "mask": pack_mask(visible),
+        "lengths": np.array([prefix, prefix // 2], np.int32),
+        "counts": np.array([nodes, nodes - 1], np.int32),
+    }
+
+
+def _run(library: Any, arguments: dict[str, Any], to_host: Any) -> tuple[np.ndarray, np.ndarray]:
+    from .verify_attn import verify_attn
+
+    read = verify_attn(**arguments, scale=192**-0.5, library=library)
+    return tuple(to_host(array).astype(np.float64) for array in read)
+
+
+def _mover(backend: str) -> Any:
+    if backend != "cuda":
+        return lambda value: value
+    import cupy
+
+    return cupy.asarray
+
+
+def _host(array: Any) -> np.ndarray:
+    return array.get() if hasattr(array, "get") else array
