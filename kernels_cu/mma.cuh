@@ -194,6 +194,17 @@ __device__ __forceinline__ float2 load_float2(shared_address p)
 #endif
 }
 
+__device__ __forceinline__ float load_float(shared_address p)
+{
+#ifdef __CUDACC_RTC__
+    float v;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(p) : "memory");
+    return v;
+#else
+    return *reinterpret_cast<const float*>(p);
+#endif
+}
+
 __device__ __forceinline__ void store_float2(shared_address p, float x, float y)
 {
 #ifdef __CUDACC_RTC__

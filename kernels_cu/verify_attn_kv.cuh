@@ -26,6 +26,14 @@
 
 constexpr int kd_width = KD_LATENT + KD_ROPE;
 
+// A KV row as it lies in memory: `length` elements.  Other formats: verify_attn_rows.cuh.
+template <class T>
+struct NumberRow {
+    using Element = T;
+    static constexpr int length = kd_width, bytes = length * (int)sizeof(T);
+    static constexpr bool fp8 = false, scaled = false;
+};
+
 // Rows of one request: the prefix [0, length) in the cache, then its real nodes, in `tree` or behind the prefix.
 template <class T>
 struct KvRows {
@@ -54,9 +62,10 @@ __device__ __forceinline__ KvRows<T> kv_rows(const T* cache, const T* tree, cons
             page_table ? page_table + (long long)b * most_pages : nullptr, stride, page_size, length, length + real};
 }
 
-template <class T, class Out>
+template <class T, class Out, class Row = NumberRow<T>>
 struct Call {
-    const T *q, *cache, *tree;
+    const T* q;
+    const typename Row::Element *cache, *tree;
     const unsigned* mask;
     const int* pages;
     Out* out;
@@ -68,19 +77,20 @@ struct Call {
     int words, page_size, most_pages;
     long long page_stride;
     float scale;                     // of q.k, times log2(e): scores are in powers of two
+    float value_scale;               // of all values, where the format of the rows has one
 };
 
 // The segment being worked on and what follows from it, in shared memory.
-template <class T>
+template <class T, class Row = NumberRow<T>>
 struct Item {
     Segment segment;
-    KvRows<T> kv;
+    KvRows<typename Row::Element> kv;
     int real, spare;                 // real nodes
 };
 
 // Choose the block's next segment.  Whole warp; the caller puts barriers around it.
-template <class T, class Out>
-__device__ __forceinline__ void next_item(const Call<T, Out>& call, Item<T>& item)
+template <class T, class Out, class Row>
+__device__ __forceinline__ void next_item(const Call<T, Out, Row>& call, Item<T, Row>& item)
 {
     next_work(call.batch, call.table, item.segment);
     __syncwarp();
@@ -88,7 +98,7 @@ __device__ __forceinline__ void next_item(const Call<T, Out>& call, Item<T>& ite
         const int b = item.segment.request, real = call.batch.real_nodes(b);
         item.real = real;
         item.kv = kv_rows(call.cache, call.tree, call.pages, call.page_stride, call.page_size, call.most_pages, b,
-                          max(call.batch.lengths[b], 0), call.batch.nodes, real);
+                          max(call.batch.lengths[b], 0), call.batch.nodes, real, Row::length);
     }
     __syncwarp();
 }

@@ -20,12 +20,13 @@
 
 constexpr float kd_least = -1e30f;   // start of a running maximum: finite, so that -inf - maximum is no NaN
 
-template <int MT, int GROUPS>
+template <int MT, int GROUPS, class Row = NumberRow<KD_QUERY>>
 struct Layout {
     static constexpr int warps = 4 * GROUPS, threads = 32 * warps, group_rows = 16 * MT, rows = group_rows * GROUPS;
     static constexpr int latent = KD_LATENT / 4, rope = KD_ROPE / 4;               // of one warp
-    static constexpr int row_bytes = 2 * kd_width, pitch = row_bytes + 16;         // pitch / 16 is odd: no bank conflicts
-    static constexpr int rope_pitch = 2 * KD_ROPE + 16, weight_pitch = 48;
+    static constexpr int q_bytes = 2 * kd_width, q_pitch = q_bytes + 16;           // pitch / 16 is odd: no bank conflicts
+    static constexpr int row_bytes = Row::bytes, pitch = row_bytes + (row_bytes / 16 % 2 ? 0 : 16);
+    static constexpr int rope_pitch = 2 * KD_ROPE + 16, weight_pitch = Row::scaled ? 96 : 48;
     static constexpr int score_bytes = MT == 2 ? 4 * 3 * 512 : 2 * 4 * 512;        // owners x others x a quarter's scores
     static constexpr int ring = 0, scores = KD_STAGES * KD_UNIT * pitch;
     static constexpr int weights = scores + GROUPS * 2 * score_bytes;
@@ -36,9 +37,9 @@ struct Layout {
     static constexpr int mask_rows = item + 144;                                   // where each row's mask words lie
     static constexpr int bytes = mask_rows + 8 * rows;
     static_assert(KD_UNIT == 16 && KD_STAGES >= 3, "a unit is one tensor-core tile; the ring holds three in use");
-    static_assert(KD_LATENT % 64 == 0 && KD_ROPE % 64 == 0 && pitch / 16 % 2 == 1, "quarters are tensor-core tiles");
-    static_assert(rows * pitch <= weights, "Q passes through the ring and the scores");
-    static_assert(sizeof(Item<__half>) + 4 <= 144, "room for the item and the parity of Q");
+    static_assert(KD_LATENT % 64 == 0 && KD_ROPE % 64 == 0 && row_bytes % 16 == 0 && pitch / 16 % 2 == 1, "quarters are tensor-core tiles");
+    static_assert(rows * q_pitch <= scales, "Q passes through the ring, the scores and the weights");
+    static_assert(sizeof(Item<KD_QUERY, Row>) + 4 <= 144, "room for the item and the parity of Q");
 };
 
 #endif

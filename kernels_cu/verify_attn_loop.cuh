@@ -8,7 +8,7 @@
     // Bit j: this lane's row sees KV row 16 * u + j.
     __device__ __forceinline__ unsigned visible(int u) const
     {
-        const Item<T>& it = item();
+        const auto& it = item();
         if ((u + 1) * KD_UNIT <= it.kv.length) return ~0u;
         const unsigned* words = mask_rows()[own_row()];
         return visible_rows(words, call.words, u * KD_UNIT, it.kv.length, it.kv.total);
@@ -69,8 +69,11 @@
         const int row = group * L::group_rows + 8 * i + (lane >> 2), far = item().segment.tile * L::rows + row;
         const int column = quarter * L::latent;
         const auto value = [&](int c, int j) { return o[i >> 1][c][2 * (i & 1) + j]; };
-        if (slot >= 0) store_row<columns>(call.partial + ((long long)slot * L::rows + row) * KD_LATENT + column, true, value);
-        else store_row<columns>(call.out + (request_rows + far) * KD_LATENT + column, far < real_rows, value);
+        KD_PARTIAL* const piece = call.partial + ((long long)slot * L::rows + row) * KD_LATENT + column;
+        Out* const whole = call.out + (request_rows + far) * KD_LATENT + column;
+        if constexpr (Row::fp8) return slot >= 0 ? store_fours<i>(piece, true) : store_fours<i>(whole, far < real_rows);
+        if (slot >= 0) store_row<columns>(piece, true, value);
+        else store_row<columns>(whole, far < real_rows, value);
     }
 
     // Divide by the sum of weights; write log-sums; store the quarter of the result.
@@ -79,11 +82,11 @@
         row_sum += __shfl_xor_sync(KD_FULL_MASK, row_sum, 1);
         row_sum += __shfl_xor_sync(KD_FULL_MASK, row_sum, 2);
         group_barrier_or(false);    // the last factors have been read
-        const Item<T>& it = item();
+        const auto& it = item();
         const int heads = call.batch.heads, slot = it.segment.slot, first = it.segment.tile * L::rows;
         const long long request_rows = (long long)it.segment.request * call.batch.nodes * heads;
         if ((MT == 2 || quarter < 2) && (lane & 3) == 0) {
-            store_float(scale_slot(0, lane >> 2) + 4 * block, row_sum > 0.0f ? 1.0f / row_sum : 0.0f);
+            store_float(scale_slot(0, lane >> 2) + 4 * block, row_sum > 0.0f ? (Row::fp8 && !Row::scaled ? call.value_scale : 1.0f) / row_sum : 0.0f);
             const float log_sum = row_sum > 0.0f ? row_max + fast_log2(row_sum) : -KD_INFINITY;
             if (slot >= 0) call.partial_lse[(long long)slot * L::rows + own_row()] = log_sum;
             else if (first + own_row() < it.real * heads) call.lse[request_rows + first + own_row()] = log_sum * 0.6931471805599453f;

@@ -18,13 +18,14 @@
 
 #include "async_copy.cuh"
 #include "verify_attn_layout.cuh"
+#include "verify_attn_rows.cuh"
 
-template <class T, class Out, int MT, int GROUPS>
+template <class T, class Out, int MT, int GROUPS, class Row = NumberRow<T>>
 struct Tile {
-    using L = Layout<MT, GROUPS>;
+    using L = Layout<MT, GROUPS, Row>;
     static constexpr int steps = L::latent / 16, rope_steps = L::rope / 16, columns = L::latent / 8;
 
-    const Call<T, Out>& call;
+    const Call<T, Out, Row>& call;
     unsigned char* const all_shared;
     unsigned char* shared;           // of this copy
     shared_address base;
@@ -36,7 +37,7 @@ struct Tile {
     float row_max, row_sum, x[4], most;   // x: scores, then weights of this lane
     bool moved;                      // the running maximum of this lane's row
 
-    __device__ __forceinline__ Tile(const Call<T, Out>& call, unsigned char* shared)
+    __device__ __forceinline__ Tile(const Call<T, Out, Row>& call, unsigned char* shared)
         : call(call), all_shared(shared), lane(lane_id()), warp(__shfl_sync(KD_FULL_MASK, warp_id(), 0)), stage(0), phase(0)
     {
         place();
@@ -63,7 +64,7 @@ struct Tile {
         return named_barrier_or(1 + (GROUPS == 2 ? group : copy()), 128, predicate);
     }
 
-    __device__ __forceinline__ Item<T>& item() const { return *reinterpret_cast<Item<T>*>(shared + L::item); }
+    __device__ __forceinline__ Item<T, Row>& item() const { return *reinterpret_cast<Item<T, Row>*>(shared + L::item); }
     __device__ __forceinline__ const unsigned** mask_rows() const { return reinterpret_cast<const unsigned**>(shared + L::mask_rows); }
     __device__ __forceinline__ int& q_parity() const { return *reinterpret_cast<int*>(shared + L::item + 140); }
     __device__ __forceinline__ shared_address full(int i) const { return base + L::barriers + 8 * i; }
@@ -75,23 +76,24 @@ struct Tile {
 
     __device__ static constexpr int arrivals(int rows, int warps) { return KD_BULK_COPY ? rows : 32 * warps; }
 
-    // Copy `rows` rows to `to` by `warps` warps, of which this is number `warp`; row_at(i) says where row i lies.
-    template <int rows, int warps, class RowAt>
+    // Copy `rows` rows of `bytes` to `to`, `pitch` apart, by `warps` warps, of which this is number `warp`; row_at(i) says
+    // where row i lies.
+    template <int rows, int warps, int bytes, int pitch, class RowAt>
     __device__ __forceinline__ void copy_rows(int warp, shared_address to, shared_address barrier, RowAt row_at) const
     {
 #if KD_BULK_COPY
         constexpr int each = rows / warps;
         if (lane < each) {
             const int i = warp * each + lane;
-            bulk_copy_arrive(to + i * L::pitch, row_at(i), L::row_bytes, barrier);
+            bulk_copy_arrive(to + i * pitch, row_at(i), bytes, barrier);
         }
 #else
         constexpr int threads = 32 * warps / rows;   // of one row
         const int thread = 32 * warp + lane, i = thread / threads, first = thread % threads;
         const char* from = reinterpret_cast<const char*>(row_at(i));
 #pragma unroll
-        for (int c = 0; c < L::row_bytes / 16; c += threads)
-            if (c + first < L::row_bytes / 16) copy_async_16(to + i * L::pitch + 16 * (c + first), from + 16 * (c + first));
+        for (int c = 0; c < bytes / 16; c += threads)
+            if (c + first < bytes / 16) copy_async_16(to + i * pitch + 16 * (c + first), from + 16 * (c + first));
         copy_async_arrive(barrier);
 #endif
     }
@@ -101,8 +103,8 @@ struct Tile {
     {
         if (GROUPS == 2 && ((u ^ group) & 1)) return;
         mbarrier_wait(empty(to), parity ^ 1);
-        const KvRows<T>& kv = item().kv;
-        copy_rows<KD_UNIT, 4>(quarter, unit(to), full(to), [&](int i) { return kv.row(min(u * KD_UNIT + i, kv.total - 1)); });
+        const auto& kv = item().kv;
+        copy_rows<KD_UNIT, 4, L::row_bytes, L::pitch>(quarter, unit(to), full(to), [&](int i) { return kv.row(min(u * KD_UNIT + i, kv.total - 1), Row::length); });
     }
 
     // Row i of warp's fragments is row i ^ (8 * block) of the group, so that its own 8 rows come first.
@@ -113,10 +115,10 @@ struct Tile {
 
     __device__ __forceinline__ void load_q()
     {
-        const Item<T>& it = item();
+        const auto& it = item();
         const int heads = call.batch.heads, last = it.real * heads - 1, first = it.segment.tile * L::rows;
         const T* q_rows = call.q + (long long)it.segment.request * call.batch.nodes * heads * kd_width;
-        copy_rows<L::rows, L::warps>(tile_warp(), base, q_full(), [&](int i) { return q_rows + (long long)min(first + i, last) * kd_width; });
+        copy_rows<L::rows, L::warps, L::q_bytes, L::q_pitch>(tile_warp(), base, q_full(), [&](int i) { return q_rows + (long long)min(first + i, last) * kd_width; });
         if (tile_warp() == 0)
             for (int i = lane; i < L::rows; i += 32)
                 mask_rows()[i] = call.mask + ((long long)it.segment.request * call.batch.nodes + min(first + i, last) / heads) * call.words;
@@ -125,12 +127,15 @@ struct Tile {
         for (int m = 0; m < MT; ++m)
 #pragma unroll
             for (int k = 0; k < steps; ++k)
-                ldmatrix_x4(q[m][k], base + fragment_row(m) * L::pitch + 2 * (quarter * L::latent + 16 * k) + (lane >> 4) * 16);
+                if constexpr (Row::fp8) load_paired(q[m][k], m, 2 * (quarter * L::latent + 16 * k));
+                else ldmatrix_x4(q[m][k], base + fragment_row(m) * L::q_pitch + 2 * (quarter * L::latent + 16 * k) + (lane >> 4) * 16);
 #pragma unroll 1
         for (int i = 32 * tile_warp() + lane; i < L::rows * (KD_ROPE / 8); i += L::threads) {
             const int row = i / (KD_ROPE / 8), c = i % (KD_ROPE / 8);
-            *reinterpret_cast<int4*>(shared + L::rope_q + row * L::rope_pitch + 16 * c) =
-                *reinterpret_cast<const int4*>(shared + row * L::pitch + 2 * KD_LATENT + 16 * c);
+            const int4 eight = *reinterpret_cast<const int4*>(shared + row * L::q_pitch + 2 * KD_LATENT + 16 * c);
+            unsigned char* to = shared + L::rope_q + row * L::rope_pitch;
+            if constexpr (Row::fp8 && !Row::scaled) store_paired(to, c, eight);
+            else *reinterpret_cast<int4*>(to + 16 * c) = eight;
         }
         fence_async_proxy();
         tile_barrier();              // Q is out of the ring
@@ -142,6 +147,7 @@ struct Tile {
     template <class Between>
     __device__ __forceinline__ void multiply_qk(int at, Between between)
     {
+        if constexpr (Row::fp8) return multiply_qk_fp8(at, between);
 #pragma unroll
         for (int m = 0; m < MT; ++m)
 #pragma unroll
@@ -227,9 +233,14 @@ struct Tile {
         row_sum = row_sum * rescale + ((x[0] + x[1]) + (x[2] + x[3]));
         if (MT == 2 || quarter < 2) {
             const int row = (group * 2 + turn) * L::group_rows + block * 8 + (lane >> 2);
-            const shared_address weight = base + L::weights + row * L::weight_pitch + 4 * (lane & 3);
-            store_word(weight, pack_pair<T>(x[0], x[1]));
-            store_word(weight + 16, pack_pair<T>(x[2], x[3]));
+            const shared_address weight = base + L::weights + row * L::weight_pitch + (Row::scaled ? 8 : 4) * (lane & 3);
+            if constexpr (Row::scaled) {      // each warp has its own scales: not rounded yet
+                store_float2(weight, x[0], x[1]);
+                store_float2(weight + 32, x[2], x[3]);
+            } else {
+                store_word(weight, pack_pair<T>(x[0], x[1]));
+                store_word(weight + 16, pack_pair<T>(x[2], x[3]));
+            }
             if ((lane & 3) == 0) store_float(scale_slot(turn, lane >> 2) + 4 * block, rescale);
         }
         moved = rescale != 1.0f;
@@ -259,6 +270,7 @@ struct Tile {
 
     __device__ __forceinline__ void multiply_pv(int at, int turn)
     {
+        if constexpr (Row::fp8) return multiply_pv_fp8(at, turn);
         const shared_address rows = unit(at) + (lane & 15) * L::pitch + 2 * quarter * L::latent + (lane >> 4) * 16;
         const shared_address weight = base + L::weights + ((group * 2 + turn) * L::group_rows + (lane & 15)) * L::weight_pitch + (lane >> 4) * 16;
         unsigned p[MT][4], v[2][4];
@@ -276,6 +288,7 @@ struct Tile {
         }
     }
 
+#include "verify_attn_fp8.cuh"
 #include "verify_attn_loop.cuh"
 };
 
