@@ -5,8 +5,8 @@
 #include "verify_attn_kv.cuh"
 
 // Dot product of `a` in shared memory with a row in global memory; every lane of the warp gets the sum.
-template <int width, class T>
-__device__ __forceinline__ float warp_dot(const float* a, const T* row)
+template <int width, class Row>
+__device__ __forceinline__ float warp_dot(const float* a, Row row)
 {
     float sum = 0.0f;
     for (int i = lane_id(); i < width; i += 32) sum = fmaf(a[i], to_float(row[i]), sum);
@@ -42,7 +42,7 @@ __device__ __forceinline__ void attend_row(const Query* q, int total, int length
         for (int j = 0; j < step; ++j) {
             if (weight[j] == -KD_INFINITY) continue;          // never read what is not seen: it may hold anything
             const float p = expf(weight[j] - now);
-            const auto* row = value_at(begin + j);
+            const auto row = value_at(begin + j);
             step_sum += p;
             for (int e = 0; e < each; ++e)
                 if (mine(e)) step_o[e] = fmaf(p, to_float(row[t + threads * e]), step_o[e]);
