@@ -16,13 +16,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import checks, numpy_backend, verify_attn_launch
+from . import checks, kv_fp8, numpy_backend, verify_attn_fp8, verify_attn_launch
 from .library import resolve
+from .library.signature import numpy_dtype
 from .refs import verify_attn as reference
 from .verify_attn_check import self_check as self_check  # for kernels that were edited
 
 Array = Any
 DYNAMIC_SHARED = verify_attn_launch.DYNAMIC_SHARED
+ARRAYS = ("q", "cache", "tree_kv", "mask", "lengths", "counts", "page_table")
+"""Arguments that decide where a call runs."""
 
 
 class Attention(NamedTuple):
@@ -43,9 +46,12 @@ class Arguments(NamedTuple):
     scale: float
     counts: Array | None
     page_table: Array | None
+    kv_scale: float | None
+    rows: kv_fp8.Rows | None
+    """Format of KV rows of 8-bit floats, which are uint8 arrays here; None: rows of q's number type."""
 
 
-def verify_attn(
+def verify_attn(  # noqa: PLR0913 (the call of the design and what was added to it)
     q: Array,
     cache: Array,
     tree_kv: Array | None,
@@ -55,6 +61,8 @@ def verify_attn(
     scale: float,
     counts: Array | None = None,
     page_table: Array | None = None,
+    kv_scale: float | None = None,
+    out_dtype: str | None = None,
     splits: int | str = "auto",
     library: Any = None,
     out: Attention | None = None,
@@ -67,8 +75,10 @@ def verify_attn(
     q : float32, float16 or bfloat16 [b, N, H, 576]
         Absorbed queries: 512 latent numbers, then 64 rotary ones.
     cache : same dtype, [b, S, 576] or [pages, page_size, 576]
-        KV rows of the prefix; values are the first 512 numbers.  Paged when ``page_table`` is given.
-    tree_kv : same dtype, [b, N, 576], or None
+        KV rows of the prefix; values are the first 512 numbers.  Paged when ``page_table`` is given.  Or rows
+        of 8-bit floats, uint8 or float8_e4m3fn (e4m3) with a last axis of 656 (scales in the row, see
+        :func:`~kdtree_cupy.kv_fp8.quantize_mla_rows`) or 576 (with ``kv_scale``).
+    tree_kv : like cache, [b, N, 576 or 656], or None
         KV rows of the nodes; None: node i lies in the cache at position ``lengths[b] + i``.
     mask : uint32 [b, N, ceil(N/32)]
         Bit j of row i: node i sees node j.  Any pattern is honoured; bits from ``counts[b]`` on are ignored.
@@ -80,6 +90,10 @@ def verify_attn(
         Real nodes; default N.
     page_table : int32 [b, max_pages], optional
         Page of each ``page_size`` positions.  Entries that no position needs are not read.
+    kv_scale : float, optional
+        What all numbers of 8-bit rows of 576 bytes are times; wanted with those and only with those.
+    out_dtype : str, optional
+        Number type of ``out``: "bfloat16", "float16" or "float32"; default: that of ``out=``, else q's.
     splits : "auto", "fixed" or int
         How kernels divide the KV rows over blocks.  "fixed": chunks of 512, so that a row of the result does
         not depend on N or on the batch beside it.  The numpy backend computes exactly and needs none.
@@ -89,7 +103,7 @@ def verify_attn(
 
     Returns
     -------
-    out : dtype of q, [b, N, H, 512]
+    out : out_dtype, [b, N, H, 512]
         Softmax-weighted values; 0 in rows from ``counts[b]`` on and in rows that see nothing.
     lse : float32 [b, N, H]
         ``ln(sum(exp(scale * q.k)))``; -inf in those rows.
@@ -102,30 +116,35 @@ def verify_attn(
 
     Notes
     -----
-    KV rows of padding nodes are never read, so they may hold anything.
+    KV rows of padding nodes are never read, so they may hold anything.  8-bit rows run on tensor cores with
+    queries in bfloat16; other queries take the exact kernel, which is slow.
 
     Source: DeepSeek-V2, arXiv 2405.04434, section 2.1 (multi-head latent attention, absorbed matrices).
     """
-    arguments = check_arguments(q, cache, tree_kv, mask, lengths, scale, counts, page_table)
+    arguments = check_arguments(q, cache, tree_kv, mask, lengths, scale, counts, page_table, kv_scale)
     check_splits(splits)
     batch, slots, heads, _ = q.shape
-    targets = None if out is None else check_out(out, batch, slots, heads, checks.dtype_name(q))
-    run = resolve(library, {name: value for name, value in arguments._asdict().items() if name != "scale"})
+    result = check_out_dtype(out_dtype, out, checks.dtype_name(q))
+    targets = None if out is None else check_out(out, batch, slots, heads, result)
+    run = resolve(library, {name: getattr(arguments, name) for name in ARRAYS})
     if run.backend != "numpy":
         if check:
             check_values(arguments)
         if targets is None:
             targets = (
-                run.empty((batch, slots, heads, 512), checks.dtype_name(q)),
+                run.empty((batch, slots, heads, 512), result),
                 run.empty((batch, slots, heads), "float32"),
             )
-        verify_attn_launch.launch(run, arguments, splits, *targets)
+        kernels = verify_attn_fp8 if arguments.rows else verify_attn_launch
+        kernels.launch(run, arguments, splits, *targets)
         return Attention(*targets)
     check_values(arguments)
     ref = reference.verify_attn(
-        *arguments[:5], scale=arguments.scale, counts=arguments.counts, page_table=arguments.page_table
-    )
-    results = (ref.out.astype(q.dtype), ref.lse.astype(np.float32))
+        *arguments[:5], scale=arguments.scale, counts=arguments.counts, page_table=arguments.page_table,
+        kv_scale=arguments.kv_scale,
+    )  # fmt: skip
+    with np.errstate(over="ignore"):
+        results = (ref.out.astype(numpy_dtype(result)), ref.lse.astype(np.float32))
     return Attention(*numpy_backend.fill(targets, results))
 
 
@@ -138,23 +157,51 @@ def check_arguments(
     scale: float,
     counts: Array | None,
     page_table: Array | None,
+    kv_scale: float | None = None,
 ) -> Arguments:
     """Return the arguments of :func:`verify_attn`, or raise; values of arrays are not looked at."""
     dims = checks.Dims()
     q = checks.array(q, "q", checks.FLOATS, "b N H 576", dims)
     dtype = checks.dtype_name(q)
+    rows = kv_fp8.format_of(cache, "cache") if _is_fp8(cache) else None
+    kv_scale = kv_fp8.check_scale_of(rows, kv_scale)
+    width, dtypes = (rows.bytes, kv_fp8.DTYPES) if rows else (576, dtype)
     if page_table is not None:
         page_table = checks.array(page_table, "page_table", "int32", "b max_pages", dims)
-    cache = checks.array(cache, "cache", dtype, "b S 576" if page_table is None else "pages size 576", dims)
+    layout = "b S" if page_table is None else "pages size"
+    cache = checks.array(cache, "cache", dtypes, f"{layout} {width}", dims)
     if tree_kv is not None:
-        tree_kv = checks.array(tree_kv, "tree_kv", dtype, "b N 576", dims)
+        tree_kv = checks.array(tree_kv, "tree_kv", dtypes, f"b N {width}", dims)
+    if rows:
+        cache, tree_kv = kv_fp8.as_bytes(cache), None if tree_kv is None else kv_fp8.as_bytes(tree_kv)
     dims["W"] = -(-dims["N"] // 32)
     mask = checks.array(mask, "mask", "uint32", "b N W", dims)
     lengths = checks.int_vector(lengths, "lengths", dims["b"], 0)
     if counts is not None:
         counts = checks.int_vector(counts, "counts", dims["b"], 0, dims["N"])
     scale = checks.number(scale, "scale", "a finite number", math.isfinite)
-    return Arguments(q, cache, tree_kv, mask, lengths, scale, counts, page_table)
+    return Arguments(q, cache, tree_kv, mask, lengths, scale, counts, page_table, kv_scale, rows)
+
+
+def _is_fp8(cache: Array) -> bool:
+    return checks.kind(cache) is not None and checks.dtype_name(cache) in kv_fp8.DTYPES
+
+
+def check_out_dtype(out_dtype: str | None, out: Any, default: str) -> str:
+    """Return the number type of the result: as asked for, or that of ``out``, or ``default``."""
+    if out_dtype is None:
+        given = out[0] if isinstance(out, tuple | list) and out else None
+        return default if checks.kind(given) is None else _one_of(checks.dtype_name(given), "out.out: dtype")
+    if not isinstance(out_dtype, str):
+        raise TypeError(f"out_dtype: got {type(out_dtype).__name__}, wanted a str")
+    return _one_of(out_dtype, "out_dtype")
+
+
+def _one_of(dtype: str, name: str) -> str:
+    if dtype not in checks.FLOATS:
+        kind = TypeError if name.startswith("out.") else ValueError
+        raise kind(f"{name}: got {dtype}, wanted one of {', '.join(checks.FLOATS)}")
+    return dtype
 
 
 def check_splits(splits: int | str) -> int | str:

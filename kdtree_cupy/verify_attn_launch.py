@@ -142,7 +142,7 @@ def cut(splits: int | str, batch: int, tiles: int, most_rows: int, blocks: int) 
     return Cut(chunk, chunks, min(slots, blocks), slots if chunks > 1 else 1)
 
 
-class _Scratch:
+class Scratch:
     """Scratch memory kept for each device and stream, so that a captured graph finds it again."""
 
     def __init__(self) -> None:
@@ -158,7 +158,8 @@ class _Scratch:
         return kept[-1]
 
 
-_SCRATCH = _Scratch()
+SCRATCH = Scratch()
+"""Of all calls of this process."""
 
 
 def current_stream(run: Run, array: Array) -> int:
@@ -197,8 +198,10 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     batch, nodes, heads, _ = a.q.shape
     if 0 in a.q.shape:
         return
-    dtype = arrays.handle(a.q).dtype
+    dtype, result = arrays.handle(a.q).dtype, arrays.handle(out).dtype
     defines: dict[str, Any] = {} if dtype == "bfloat16" else {"KD_QUERY": CXX[dtype]}
+    if result != dtype:
+        defines["KD_OUT"] = CXX[result]
     page_size = a.cache.shape[1]
     pages = 1 if a.page_table is None else a.page_table.shape[1]
     inputs = (a.q, a.cache, a.tree_kv, a.mask, a.lengths, a.counts, a.page_table, out, lse)
@@ -220,9 +223,9 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     tiles = math.ceil(nodes * heads / variant.rows)
     plan = cut(splits, batch, tiles, pages * page_size + nodes, copies * on.multiprocessors)
     stream = current_stream(run, a.q)
-    partial = _SCRATCH.take(run, stream, "partial", plan.slots * variant.rows * LATENT, dtype)
-    partial_lse = _SCRATCH.take(run, stream, "partial_lse", plan.slots * variant.rows, "float32")
-    table = _SCRATCH.take(run, stream, "table", batch * tiles * 4, "int32")
+    partial = SCRATCH.take(run, stream, "partial", plan.slots * variant.rows * LATENT, result)
+    partial_lse = SCRATCH.take(run, stream, "partial_lse", plan.slots * variant.rows, "float32")
+    table = SCRATCH.take(run, stream, "table", batch * tiles * 4, "int32")
     least = int(macros.get("KD_LEAST_UNITS", LEAST_ROWS // variant.unit))
     run.launch(
         variant.file, variant.kernel, math.ceil(plan.blocks / copies), variant.threads * copies,

@@ -3,7 +3,7 @@
 One KV row serves all heads: 512 latent numbers, then 64 rotary ones.  Keys are whole rows, values their
 first 512.  Node i of request b sees every row of the prefix [0, lengths[b]) and those tree rows whose bit is
 set in its mask row; nothing is assumed of the bits.  Inputs are taken as they are stored (float32, float16,
-bfloat16), all arithmetic is float64, and the result is not rounded.
+bfloat16, KV rows also in 8-bit floats), all arithmetic is float64, and the result is not rounded.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .fp8_rows import numbers
 from .kv_rows import gather
 from .masks import unpack_mask
 
@@ -46,13 +47,14 @@ def visible_rows(
     count: int,
     page_table: np.ndarray | None,
     b: int,
+    kv_scale: float | None = None,
 ) -> np.ndarray:
     """Return float64 [length + count, E]: prefix rows of request ``b``, then the rows of its real nodes."""
     length = int(lengths[b])
     if tree_kv is None:
-        return gather(cache, page_table, b, range(length + count)).astype(np.float64)
+        return numbers(gather(cache, page_table, b, range(length + count)), kv_scale)
     prefix = gather(cache, page_table, b, range(length))
-    return np.concatenate([prefix, tree_kv[b, :count]]).astype(np.float64)
+    return numbers(np.concatenate([prefix, tree_kv[b, :count]]), kv_scale)
 
 
 def verify_attn(
@@ -65,13 +67,14 @@ def verify_attn(
     scale: float,
     counts: np.ndarray | None = None,
     page_table: np.ndarray | None = None,
+    kv_scale: float | None = None,
 ) -> Attention:
     """Attend from every node and head of ``q`` [b, N, H, 576].
 
     ``cache`` is [b, S, 576], or [pages, page_size, 576] with ``page_table`` [b, max_pages].  ``tree_kv`` is
     [b, N, 576]; None means that node i lies in the cache at position ``lengths[b] + i``.  Rows from
     ``counts[b]`` on give 0 and -inf, and neither their KV nor their mask bits are read; the same result is
-    given by a row that sees nothing.
+    given by a row that sees nothing.  Rows may be bytes, in a format of :mod:`.fp8_rows`.
     """
     batch, slots, heads, _ = q.shape
     out = np.zeros((batch, slots, heads, LATENT))
@@ -80,7 +83,7 @@ def verify_attn(
     for b in range(batch):
         count = slots if counts is None else int(counts[b])
         length = int(lengths[b])
-        rows = visible_rows(cache, tree_kv, lengths, count, page_table, b)
+        rows = visible_rows(cache, tree_kv, lengths, count, page_table, b, kv_scale)
         for node in range(count):
             sees = np.concatenate([np.ones(length, bool), visible[b, node, :count]])
             keys = rows[sees]

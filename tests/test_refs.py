@@ -16,7 +16,7 @@ from kdtree_cupy.refs import status, tree_accept
 
 REFS = Path(__file__).resolve().parents[1] / "refs"
 STAGES = ("topk_logprob", "tree_build", "verify_attn", "target_token", "tree_accept", "kv_commit")
-PUBLIC_ONLY = {"library", "out", "check", "splits"}
+PUBLIC_ONLY = {"library", "out", "out_dtype", "check", "splits"}
 
 
 @pytest.mark.parametrize("path", sorted(REFS.glob("*.py")), ids=lambda p: p.name)
