@@ -4,6 +4,7 @@
 usage: python3 kd.py study [ARGS]   replay draft-tree policies on recorded traces, write a report
        python3 kd.py test [ARGS]    run the tests, all of them on all cores; ARGS go to pytest instead
        python3 kd.py lab [ARGS]     open the notebooks in JupyterLab
+       python3 kd.py docs [ARGS]    build the documentation as a site: site/index.html
        python3 kd.py setup          set up, run nothing
        python3 kd.py VERB [ARGS]    any other verb of the kdtree command: report, bench, doctor, ...
 
@@ -36,13 +37,12 @@ import fcntl  # there is none on Windows
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
-PYTHON = VENV / "bin" / "python"
-STAMP = VENV / "kd-stamp.json"  # written last: a .venv without it was cut short, or made by hand
-LIBCUDA = ("libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1")
-CUDA = {"cuda12", "cuda13"}
+PYTHON, STAMP = VENV / "bin" / "python", VENV / "kd-stamp.json"  # no stamp: cut short, or made by hand
+LIBCUDA, CUDA = ("libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1"), {"cuda12", "cuda13"}
 SUITE = ["-n", "auto", "--maxprocesses", "8", "--dist", "worksteal"]  # of pytest, by pytest-xdist
-ALWAYS = {"test": {"test"}, "lab": {"notebook"}}  # extras of a verb, whatever the machine and KD_EXTRAS
-WANTING = {"compile": {"test", "report", "bench", "selftest"}, "host": {"test", "selftest"}}  # of verbs
+SITE = ["sphinx", "-W", "--keep-going", "docs", "site"]
+ALWAYS = {"test": {"test"}, "lab": {"notebook"}, "docs": {"docs"}}  # extras of a verb, always
+WANTING = {"compile": {*ALWAYS, "report", "bench", "selftest"}, "host": {*ALWAYS, "selftest"}}  # of verbs
 CURES = {  # what pip, venv and the system say: what to do about it
     r"No space left|Disk quota": "the disk is full: free some space (0.5 GB; with CUDA 1.5 GB)",
     r"Read-only file system|Permission denied": f"{ROOT} must be yours to write, .venv in it included",
@@ -242,8 +242,8 @@ def main(arguments: list[str]) -> int:
         return 0
     if verb in ALWAYS:
         os.chdir(ROOT)
-    module = {"test": ["pytest", *(rest or SUITE)], "lab": ["jupyterlab", *rest]}.get(verb)
-    os.execv(PYTHON, [str(PYTHON), "-m", *(module or ["kdtree_cupy", *arguments])])
+    runs = {"test": ["pytest", *(rest or SUITE)], "lab": ["jupyterlab", *rest], "docs": [*SITE, *rest]}
+    os.execv(PYTHON, [str(PYTHON), "-m", *runs.get(verb, ["kdtree_cupy", *arguments])])
 
 
 if __name__ == "__main__":

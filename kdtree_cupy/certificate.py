@@ -7,7 +7,7 @@ import numpy as np
 from .tree import DraftTree
 
 PRECISION = 2.0**-21
-"""Error that a stored float32 log-prob may have, relative to max(1, |value|)."""
+"""Error that a stored float32 log-prob may have, relative to max(1, abs(value))."""
 
 
 def outside_bound(

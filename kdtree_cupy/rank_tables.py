@@ -111,7 +111,7 @@ def reliability(trace: Trace, ranks: np.ndarray, bins: int = 10) -> Reliability:
     """Compare the drafter's probability of each kept token with how often it was the true one.
 
     Teacher-forced over uncensored positions that have a true token at that depth; bins of equal width in
-    probability.  ``error`` is relative: |predicted - observed| hits, added over the bins, divided by the
+    probability.  ``error`` is relative: abs(predicted - observed) hits, added over the bins, divided by the
     predicted hits; thousands of tail tokens near zero do not hide the head.
     """
     positions = np.flatnonzero(uncensored_positions(trace))

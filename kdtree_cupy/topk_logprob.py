@@ -95,7 +95,7 @@ def topk_logprob(
     Notes
     -----
     A row of -inf only gives ids 0..k-1 with log-probs -inf and sets no bit.  Ids are the same on every
-    backend; log-probs may differ by ``2**-21 * max(1, |value|)`` from float64.
+    backend; log-probs may differ by ``2**-21 * max(1, abs(value))`` from float64.
 
     Source: DDTree, arXiv 2604.12989, lemma 1 (K = B suffices).
     """

@@ -47,7 +47,7 @@ class Trace:
     path : Path or None
         File it came from.
     precision : float
-        Error of the recorded log-probs, relative to max(1, |value|); larger if they were float16.
+        Error of the recorded log-probs, relative to max(1, abs(value)); larger if they were float16.
     """
 
     name: str

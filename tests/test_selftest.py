@@ -87,3 +87,8 @@ def test_command_prints_writes_and_exits(tmp_path, capsys, monkeypatch):
     )
     assert main(["selftest", "--backend", "numpy"]) == 1
     assert "broken on purpose" in capsys.readouterr().out
+
+
+def test_one_stage_alone(capsys):
+    assert main(["selftest", "--backend", "numpy", "--stage", "tree_accept", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["stages"]) == ["tree_accept"]

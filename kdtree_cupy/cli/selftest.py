@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from ..selftest import STAGES, selftest
 from . import OUR_FAULT, printable
 
 
@@ -16,11 +17,18 @@ from . import OUR_FAULT, printable
     type=click.Choice(["cuda", "host", "numpy"]),
     help="Where kernels run.  [default: cuda if there is a device, else host if there is a C++ compiler]",
 )
+@click.option(
+    "--stage",
+    "stages",
+    multiple=True,
+    type=click.Choice(STAGES),
+    help="Only this stage, for example after an edit of its kernel; repeatable.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the record instead of text.")
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="Also write the record to a file."
 )
-def command(backend: str | None, as_json: bool, out: Path | None) -> int:
+def command(backend: str | None, stages: tuple[str, ...], as_json: bool, out: Path | None) -> int:
     """Run every kernel against its reference on this machine; takes under a minute.
 
     The record holds device, driver, versions, errors and times, and nothing about files or users but the
@@ -28,10 +36,9 @@ def command(backend: str | None, as_json: bool, out: Path | None) -> int:
     RTX PRO) it is welcome when all is well, too.  Exit code 1 if a stage is wrong.
     """
     from ..files import atomic_file
-    from ..selftest import selftest
 
     say = None if as_json else lambda stage: click.echo(f"{stage} ...", err=True)
-    record = selftest(backend, progress=say)
+    record = selftest(backend, stages=stages or STAGES, progress=say)
     text = json.dumps(record, indent=1)
     if out is not None:
         with atomic_file(out) as handle:

@@ -69,7 +69,7 @@ def long_run_rate(phi: np.ndarray, costs: np.ndarray, *, rounds: int = 50) -> fl
     --------
     >>> phi = np.array([[0.0, 0.5, 0.6], [0.0, 0.9, 1.7]])
     >>> round(long_run_rate(phi, np.array([1.0, 1.1, 1.3])), 4)
-    1.7083
+    1.75
     """
     phi, costs = np.asarray(phi, np.float64), np.asarray(costs, np.float64)
     if phi.ndim != 2 or phi.size == 0 or costs.shape != phi.shape[1:] or not (costs > 0).all():

@@ -166,7 +166,7 @@ def exact_node(rule: str | Rule, p: np.ndarray, q: np.ndarray, k: int) -> NodeLa
     Examples
     --------
     >>> law = exact_node("rrs", [0.5, 0.3, 0.2], [0.2, 0.3, 0.5], 2)
-    >>> round(law.acceptance, 4), law.output.round(4).tolist()
+    >>> round(float(law.acceptance), 4), law.output.round(4).tolist()
     (0.76, [0.5, 0.3, 0.2])
     """
     if isinstance(rule, str):

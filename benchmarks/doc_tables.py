@@ -1,0 +1,145 @@
+"""Write the measured tables of README and docs from ``results/``, so that no number is copied by hand.
+
+    python benchmarks/doc_tables.py    # rewrites what lies between <!-- table: NAME --> and <!-- end -->
+
+``tests/test_doc_tables.py`` fails where a page says something else than the results.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = ("README.md", "docs/tree_build.md", "docs/kernels.md", "docs/bench.md", "docs/verify_attn.md")
+MARK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.S)
+Row = dict[str, str]
+
+
+def rows(file: str, **wanted: object) -> list[Row]:
+    """Return the rows of a result file whose columns equal ``wanted``."""
+    with (RESULTS / file).open(encoding="utf-8", newline="") as handle:
+        return [row for row in csv.DictReader(handle) if all(row[k] == str(v) for k, v in wanted.items())]
+
+
+def us(value: str | float) -> str:
+    """Return microseconds with as many digits as mean something."""
+    number = float(value)
+    return f"{number:,.0f}" if number >= 99.5 else f"{number:.0f}" if number >= 20 else f"{number:.1f}"
+
+
+def table(head: str, body: Iterable[Iterable[object]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, "|" + "---|" * head.count(" | ") + "---|"]
+    return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in body]) + "\n"
+
+
+def tree(stage: str, batch: int, budget: int) -> str:
+    """Return the time of a tree kernel, "" if it was not measured."""
+    found = rows("tree_h200.csv", stage=stage, batch=batch, budget=budget, version=2)
+    return us(found[0]["us_median"]) if found else ""
+
+
+def attention(b: int, heads: int, nodes: int, prefix: int) -> tuple[str, str, str]:
+    """Return warm time, share of the floor and torch's time of one shape of verify_attn."""
+    shape = {"b": b, "H": heads, "q": nodes, "prefix": prefix, "dtype": "bfloat16", "l2": "warm"}
+    ours = rows("verify_attn_h200.csv", provider="kdtree_cupy", splits="auto", variant="", **shape)[0]
+    torch = rows("verify_attn_h200.csv", provider="torch sdpa", **shape)
+    share = f"{float(ours['share_of_floor']):.0%}"
+    return us(ours["us"]), share, us(torch[0]["us"]) if torch else ""
+
+
+def stage(name: str, shape: str, dtype: str = "bfloat16") -> tuple[str, str, str, str, str]:
+    """Return warm and cold time, floor, target and torch's time of a stage that reads logits or moves rows."""
+    found = rows("stages_h200.csv", stage=name, shape=shape)
+    mine = {row["l2"]: row for row in found if row["provider"] == "kdtree_cupy" and row["dtype"] == dtype}
+    torch = [row for row in found if "torch" in row["provider"]]
+    warm, cold = (us(mine[l2]["us"]) if l2 in mine else "" for l2 in ("warm", "cold"))
+    any_row = next(iter(mine.values()))
+    target = us(any_row["target_us"]) if any_row["target_us"] else ""
+    return warm, cold, us(any_row["floor_us"]), target, us(torch[0]["us"]) if torch else ""
+
+
+def whole_round(batch: int, budget: int) -> tuple[str, str, str]:
+    """Return cold and warm time and floor of the round without the model."""
+    found = {row["cold"]: row for row in rows("bench_h200.csv", stage="round", batch=batch, budget=budget)}
+    cold, warm = (us(found[key]["us_median"]) if key in found else "" for key in ("1", "0"))
+    return cold, warm, us(found["1"]["floor_us"])
+
+
+def headline() -> str:
+    """Return the table of the README."""
+    first, last = attention(1, 64, 65, 8192), attention(1, 8, 65, 32768)
+    logits, cold = stage("topk_logprob", "1x15x163840 k=64"), whole_round(64, 64)
+    sdpa, torch = "torch SDPA, absorbed form", "torch topk and logsumexp"
+    body = [
+        ("`tree_build`", "batch 1, D = 15, B = 64", tree("tree_build", 1, 64), ""),
+        ("`tree_build`", "batch 1, D = 15, B = 1024", tree("tree_build", 1, 1024), ""),
+        ("`tree_build`", "batch 64, B = 64", tree("tree_build", 64, 64), ""),
+        ("`tree_accept`", "batch 64, B = 64", tree("tree_accept", 64, 64), ""),
+        ("`verify_attn`", "64 heads, 65 rows, prefix 8,192", first[0], f"{first[2]} ({sdpa})"),
+        ("`verify_attn`", "8 heads, 65 rows, prefix 32,768", last[0], f"{last[2]} (same)"),
+        ("`topk_logprob`", "15 rows of 163,840, K = 64", logits[0], f"{logits[4]} ({torch})"),
+        ("round without the model", "batch 64, B = 64, 61 layers", cold[0], f"{cold[2]} (floor)"),
+    ]
+    return table("| stage | shape | us | beside it |", body)
+
+
+def trees() -> str:
+    """Return the table of docs/tree_build.md."""
+    sizes = [(batch, budget) for batch in (1, 64) for budget in (16, 64, 256, 1024)]
+    body = [(b, n, tree("tree_build", b, n), tree("tree_accept", b, n)) for b, n in sizes]
+    return table("| batch | B | tree_build us | tree_accept us |", body)
+
+
+def logits() -> str:
+    """Return the table of docs/kernels.md."""
+    shapes = (
+        ("topk_logprob", "1 x 15 rows, K = 64", "1x15x163840 k=64"),
+        ("topk_logprob", "64 x 15 rows, K = 64", "64x15x163840 k=64"),
+        ("topk_logprob", "1 x 15 rows, K = 1024", "1x15x163840 k=1024"),
+        ("target_token", "argmax, 65 rows", "1x65x163840 t=0 p=1 std=1"),
+        ("target_token", "argmax, 64 x 65 rows", "64x65x163840 t=0 p=1 std=1"),
+        ("target_token", "draw, 65 rows", "1x65x163840 t=1 p=1 std=1"),
+        ("target_token", "draw, 64 x 65 rows", "64x65x163840 t=1 p=1 std=1"),
+        ("target_token", "top-p 0.9, 65 rows", "1x65x163840 t=1 p=0.9 std=3"),
+        ("target_token", "top-p 0.9, 64 x 65 rows", "64x65x163840 t=1 p=0.9 std=3"),
+        ("kv_commit", "61 layers, 8 rows of 1,152 bytes", "61 layers 1x8 rows page=64"),
+        ("kv_commit", "the same, batch 64", "61 layers 64x8 rows page=64"),
+    )
+    body = []
+    for name, words, shape in shapes:
+        dtype = "1152 bytes" if name == "kv_commit" else "bfloat16"
+        body.append((f"`{name}`", words, *stage(name, shape, dtype)))
+    return table("| stage | call | warm us | cold us | floor us | target us | torch us |", body)
+
+
+def rounds() -> str:
+    """Return the table of docs/bench.md."""
+    sizes = [(1, 16), (1, 64), (1, 256), (8, 64), (64, 64), (64, 256)]
+    head = "| batch | B | cold us | warm us | floor us |"
+    return table(head, [(b, n, *whole_round(b, n)) for b, n in sizes])
+
+
+def attentions() -> str:
+    """Return the table of docs/verify_attn.md."""
+    shapes = [(1, 8, 65, 2048), (1, 8, 65, 32768), (1, 64, 65, 8192), (1, 64, 65, 32768), (64, 8, 65, 4096)]
+    head = "| batch | heads | nodes | prefix | us | of the floor | torch SDPA us |"
+    return table(head, [(b, h, n, f"{p:,}", *attention(b, h, n, p)) for b, h, n, p in shapes])
+
+
+TABLES = {"headline": headline, "trees": trees, "logits": logits, "rounds": rounds, "attentions": attentions}
+
+
+def renewed(text: str) -> str:
+    """Return a page with its tables as the results are now."""
+    return MARK.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], text)
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        path = ROOT / page
+        path.write_text(renewed(path.read_text(encoding="utf-8")), encoding="utf-8")

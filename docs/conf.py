@@ -1,0 +1,78 @@
+"""Sphinx: a site from these pages, the notebooks and the docstrings (``python3 kd.py docs``)."""
+
+import re
+import runpy
+import shutil
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+MADE = HERE / "generated"  # git does not see it
+
+project = "kdtree_cupy"
+author = copyright = "kdtree_cupy developers"
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+exclude_patterns = ["_build", "jupyter_execute", "**.ipynb_checkpoints"]
+html_theme = "furo"
+html_title = "kdtree_cupy"
+html_show_sphinx = False
+templates_path: list[str] = []
+
+myst_enable_extensions = ["deflist"]
+myst_heading_anchors = 4
+nb_execution_mode = "cache"  # a notebook runs again when its cells change
+nb_execution_cache_path = str(ROOT / ".jupyter_cache")
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+nb_ipywidgets_js: dict = {}  # pages need nothing from elsewhere
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # the docstrings say more: shapes, units
+autodoc_mock_imports = ["torch", "transformers"]
+autodoc_default_options = {"members": True, "ignore-module-all": True}  # each thing where it is defined
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+suppress_warnings = ["ref.python"]  # types are described in words, and a word may name several things
+
+
+def make_pages() -> None:
+    """Copy the notebooks here and write a page of the API reference for every topic of api.py."""
+    shutil.rmtree(MADE, ignore_errors=True)
+    (MADE / "notebooks").mkdir(parents=True)
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        shutil.copy(path, MADE / "notebooks")
+    for name, text in runpy.run_path(str(HERE / "api.py"))["pages"]().items():
+        (MADE / name).write_text(text, encoding="utf-8")
+
+
+def turn_links(app, docname, source) -> None:
+    """Point links that leave this folder to pages of the site; what is no page keeps words and path."""
+
+    def turned(match: re.Match) -> str:
+        words, target, anchor = match["words"], match["target"], match["anchor"] or ""
+        here = (
+            (HERE / docname).parent if not docname.startswith("generated/notebooks") else ROOT / "notebooks"
+        )
+        path = (here / target).resolve()
+        if path.parent == ROOT / "notebooks":
+            page = f"/generated/notebooks/{path.stem}.ipynb"
+        elif path.parent == HERE:
+            page = f"/{path.name}"
+        else:
+            plain = words.strip("`")
+            shown = path.relative_to(ROOT).as_posix()
+            return f"`{shown}`" if plain in (shown, path.name) else f"{words} (`{shown}`)"
+        return f"[{words}]({page}{anchor})"
+
+    link = r"\[(?P<words>[^\]]+)\]\((?P<target>(?!https?:)[^)#\s]+)(?P<anchor>#[^)\s]+)?\)"
+    source[0] = re.sub(link, turned, source[0])
+
+
+def setup(app) -> None:
+    """Connect the above to Sphinx, which calls this."""
+    sys.path.insert(0, str(ROOT))
+    make_pages()
+    app.connect("source-read", turn_links)
