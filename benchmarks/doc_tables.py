@@ -53,7 +53,7 @@ def attention(b: int, heads: int, nodes: int, prefix: int) -> tuple[str, str, st
 
 
 def stage(name: str, shape: str, dtype: str = "bfloat16") -> tuple[str, str, str, str, str]:
-    """Return warm and cold time, floor, target and torch's time of a stage that reads logits or moves rows."""
+    """Return warm and cold time, floor, target and torch's time of a stage around the model."""
     found = rows("stages_h200.csv", stage=name, shape=shape)
     mine = {row["l2"]: row for row in found if row["provider"] == "kdtree_cupy" and row["dtype"] == dtype}
     torch = [row for row in found if "torch" in row["provider"]]

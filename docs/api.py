@@ -7,11 +7,11 @@ TOPICS: dict[str, tuple[str, str]] = {
     "Stages of a round": (
         "One function a stage, the whole round, and the numbers that bound them.",
         "topk_logprob tree_build verify_attn target_token tree_accept kv_commit "
-        "round round_buffers round_graph limits errors",
+        "kv_fp8 verify_attn_fp8 round round_buffers round_graph limits errors",
     ),
     "Trees and masks": (
         "The record of a tree, its pictures, masks of every layout, certificates, trees cut by cost.",
-        "tree tree_draw masks plots_mask certificate tree_budget best_first",
+        "tree tree_draw tree_svg masks plots_mask certificate tree_budget best_first",
     ),
     "Policies": (
         "Which candidates are verified. All take the arguments of `tree_build`.",
@@ -36,8 +36,8 @@ TOPICS: dict[str, tuple[str, str]] = {
     ),
     "Kernel library": (
         "Find, compile, cache, check and launch `.cu` files.",
-        "library library.kernel_library library.kernel library.report library.resolve library.host_build "
-        "library.host_run library.doctor export selftest",
+        "library library.kernel_library library.kernel library.report library.resolve library.sass "
+        "library.host_build library.host_run library.doctor export selftest",
     ),
     "Engine and recording": (
         "Real weights, drafters, recordings.",
@@ -53,6 +53,10 @@ TOPICS: dict[str, tuple[str, str]] = {
         "Timers, cases, tables, comparisons.",
         "timing bench bench_cases bench_table bench_compare bench_attention bench_round bench_data",
     ),
+    "Notebooks": (
+        "The IPython extension `%load_ext kdtree_cupy`, kernels tried in a cell, `kd.explore`.",
+        "magics kernel_trial explorer explorer.show",
+    ),
     "Figures": (
         "Functions from results to figures, and the one style.",
         "style plots plots_calibration plots_cost plots_lab plots_overlay plots_shootout bench_plots",
@@ -60,12 +64,13 @@ TOPICS: dict[str, tuple[str, str]] = {
 }
 
 INTERNAL = (
-    r"__main__|version|files|checks|npy_header|npz|safetensors_file|kdtr_\w+|trace_(check|parts)|tree_arguments|"
+    r"__main__|version|progress|html_parts|kernel_trial_text|verify_attn_check|magics\.\w+|"
+    r"explorer\.(model|pictures|view|widgets)|files|checks|npy_header|npz|safetensors_file|kdtr_\w+|trace_(check|parts)|tree_arguments|"
     r"numpy_backend|stage_\w+|\w+_launch|report_parts|study_(table|text)|cli(\..*)?|"
     r"importers\.(profile|record|torch_file)|policies\.(common|frontier|select)|"
     r"engine\.(attention|cache|gguf_file|layers|named|rope|session|tensors|tokenizer|topk|torch_head)|"
     r"library\.(arrays|cache|compiled|compiler|cubin|cuda|doctor_cuda|driver|findings|host|host_abi|host_compiler|"
-    r"host_scan|launch|live_text|make|nvrtc|rehearse|signature|sources|stage_hooks|worker|worker_main)"
+    r"host_scan|launch|live_text|make|nvrtc|printed|rehearse|signature|sources|stage_hooks|worker|worker_main)"
 )
 """Modules without a page, as a regular expression."""
 

@@ -35,7 +35,10 @@ autodoc_default_options = {"members": True, "ignore-module-all": True}  # each t
 napoleon_google_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
-suppress_warnings = ["ref.python"]  # types are described in words, and a word may name several things
+suppress_warnings = [
+    "ref.python",  # types are described in words, and a word may name several things
+    "myst-nb.lexer",  # without execution the language of a text notebook is not known
+]
 
 
 def make_pages() -> None:
