@@ -78,8 +78,9 @@ def quantize_mla_rows(rows: Array, *, kv_scale: float | None = None, power_of_tw
         return e4m3_codes(numbers / np.float32(check_scale(kv_scale)))
     xp = _module(rows)
     groups = numbers[..., :LATENT].reshape(*rows.shape[:-1], -1, GROUP)
-    scales = xp.abs(groups).max(-1) / np.float32(LARGEST)
-    scales = xp.where(scales == 0, np.float32(1), xp.maximum(scales, np.float32(SMALLEST_SCALE)))
+    largest = xp.abs(groups).max(-1)
+    scales = xp.maximum(largest / np.float32(LARGEST), np.float32(SMALLEST_SCALE))
+    scales = xp.where(largest == 0, np.float32(1), scales)
     if power_of_two:
         fraction, exponent = xp.frexp(scales)
         scales = xp.ldexp(xp.ones_like(scales), exponent - (fraction == 0.5))

@@ -120,7 +120,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that wants a ``backend`` on each of its module's ``BACKENDS``; numpy if it names none."""
     if "backend" in metafunc.fixturenames:
         names = getattr(metafunc.module, "BACKENDS", ("numpy",))
-        marked = [pytest.param(name, marks=[pytest.mark.gpu] if name == "cuda" else []) for name in names]
+        marked = [
+            pytest.param(name, marks=[pytest.mark.gpu] if name.startswith("cuda") else []) for name in names
+        ]
         metafunc.parametrize("backend", marked, indirect=True)
 
 

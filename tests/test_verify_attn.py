@@ -75,7 +75,8 @@ def paged(case: Case, page_size: int, *, in_cache: bool) -> tuple[np.ndarray, np
     batch, columns = len(dense), -(-dense.shape[1] // page_size)
     order = np.random.default_rng(0).permutation(batch * columns + 3)
     table = order[: batch * columns].reshape(batch, columns).astype(np.int32)
-    pages = np.full((batch * columns + 3, page_size, 576), np.nan, dense.dtype)
+    poison = 0xFF if dense.dtype == np.uint8 else np.nan
+    pages = np.full((batch * columns + 3, page_size, dense.shape[-1]), poison, dense.dtype)
     for b in range(batch):
         for position in range(dense.shape[1]):
             pages[table[b, position // page_size], position % page_size] = dense[b, position]

@@ -41,8 +41,9 @@ class Torch(Backend):
             return value
         import torch
 
-        if value.dtype == BF16:
-            return torch.from_numpy(value.view(np.int16)).view(torch.bfloat16).cuda()
+        for name, raw in (("bfloat16", np.int16), ("float8_e4m3fn", np.uint8)):
+            if value.dtype.name == name:
+                return torch.from_numpy(value.view(raw)).view(getattr(torch, name)).cuda()
         return torch.from_numpy(value).cuda()
 
     def back(self, value: Any) -> Any:
@@ -56,10 +57,10 @@ class Torch(Backend):
         return host.numpy()
 
 
-def backend_for(path: str, **options: Any) -> Backend:
+def backend_for(path: str, paths: dict[str, dict[str, int]] = PATHS, **options: Any) -> Backend:
     """Return the backend of a path; options are those of the host's launches."""
     name = path.partition(",")[0]
-    library = KernelLibrary(backend=name, defines=PATHS[path])
+    library = KernelLibrary(backend=name, defines=paths[path])
     if name == "cuda":
         if not driver().devices:
             pytest.skip("cuda: no NVIDIA GPU, or no driver for it")

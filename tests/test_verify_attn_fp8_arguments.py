@@ -1,0 +1,52 @@
+"""Arguments of verify_attn with 8-bit rows and output types: bad ones are named."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import kdtree_cupy as kd
+from kdtree_cupy.library import KernelLibrary
+
+BF16 = ml_dtypes.bfloat16
+Q = np.zeros((1, 2, 3, 576), BF16)
+SCALED, PLAIN = np.zeros((1, 4, 656), np.uint8), np.zeros((1, 4, 576), np.uint8)
+NUMBERS = np.zeros((1, 4, 576), BF16)
+MASK, LENGTHS = np.zeros((1, 2, 1), np.uint32), np.zeros(1, np.int32)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"cache": SCALED[..., :600].copy()}, ValueError, "cache: got shape (1, 4, 600), wanted rows"),
+        ({"cache": SCALED, "kv_scale": 1.0}, ValueError, "kv_scale: got 1.0, wanted None: these rows have"),
+        ({"cache": PLAIN}, ValueError, "kv_scale: got None, wanted a number: rows of 576"),
+        ({"cache": PLAIN, "kv_scale": float("nan")}, ValueError, "kv_scale: got nan, wanted a positive"),
+        ({"cache": PLAIN, "kv_scale": 0.0}, ValueError, "kv_scale: got 0.0, wanted a positive finite"),
+        ({"cache": PLAIN, "kv_scale": -1.0}, ValueError, "kv_scale: got -1.0"),
+        ({"cache": PLAIN, "kv_scale": 1e-300}, ValueError, "kv_scale: got 1e-300"),
+        ({"cache": PLAIN, "kv_scale": "1"}, TypeError, "kv_scale: got str, wanted a number"),
+        ({"cache": NUMBERS, "kv_scale": 1.0}, ValueError, "rows are no 8-bit floats"),
+        ({"cache": SCALED, "tree_kv": NUMBERS[:, :2]}, TypeError, "tree_kv: got dtype bfloat16"),
+        ({"cache": SCALED, "tree_kv": PLAIN[:, :2].copy()}, ValueError, "tree_kv: got shape (1, 2, 576)"),
+        ({"cache": NUMBERS.astype(np.float16)}, TypeError, "cache: got dtype float16, wanted"),
+        ({"cache": NUMBERS.astype(ml_dtypes.float8_e5m2)}, TypeError, "cache: got dtype float8_e5m2"),
+        ({"cache": SCALED, "out_dtype": "float64"}, ValueError, "out_dtype: got float64, wanted"),
+        ({"cache": SCALED, "out_dtype": np.float32}, TypeError, "out_dtype: got type, wanted a str"),
+        (
+            {"cache": SCALED, "out": (np.zeros((1, 2, 3, 512)), np.zeros((1, 2, 3), np.float32))},
+            TypeError, "out.out: dtype: got float64",
+        ),
+        (
+            {"cache": SCALED, "out_dtype": "float16",
+             "out": (np.zeros((1, 2, 3, 512), np.float32), np.zeros((1, 2, 3), np.float32))},
+            TypeError, "out.out: got dtype float32, wanted float16",
+        ),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_named(changes, error, words):
+    arguments = {"q": Q, "tree_kv": None, "mask": MASK, "lengths": LENGTHS, "scale": 1.0, **changes}
+    with pytest.raises(error) as caught:
+        kd.verify_attn(**arguments, library=KernelLibrary(backend="numpy"))
+    assert words in str(caught.value)
