@@ -15,6 +15,7 @@ from .tree_draw import TokenText, _children, _namer, _one, _path_nodes, _rows
 INK, SOFT, EDGE = "#1b1f24", "#59636e", "#aab2bb"
 _COLUMN, _ROW, _LEAST_ROW = 86.0, 19.0, 4.0  # pixels a depth, a leaf, a leaf of a crowded tree
 _LABEL_ROW = 9.0  # labels need rows of at least this height
+_ROOMY = 15.0  # labels of inner nodes stand above them in rows of at least this height
 _LONGEST = 14  # characters of a label
 
 
@@ -105,7 +106,8 @@ def _node(
     if row < _LABEL_ROW and not hot:
         return out
     short = label if len(label) <= _LONGEST else label[: _LONGEST - 1] + "\u2026"
-    dx, dy, anchor = (0.0, -5.5, "middle") if inner and i else (7.0, 3.8, "start")
+    above = inner and row >= _ROOMY  # else beside the node, over its lines
+    dx, dy, anchor = (0.0, -5.5, "middle") if above and i else (7.0, 3.8, "start")
     if i == 0:
         dx, dy, anchor = -6.0, -7.0, "start"
     weight = ' font-weight="700"' if hot else ""

@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "kdtree_cupy.cli.study",
         "Replay tree policies on traces; write a report with tables and figures.",
     ),
+    "explore": ("kdtree_cupy.cli.explore", "Look at rounds of a trace by hand: one page with sliders."),
     "generate": ("kdtree_cupy.cli.generate", "Write text with a real model, plainly or with draft trees."),
     "record": ("kdtree_cupy.cli.record", "Record a trace of a real model and a drafter, to be studied."),
     "train-drafter": ("kdtree_cupy.cli.train_drafter", "Train a block drafter on a target's texts (torch)."),

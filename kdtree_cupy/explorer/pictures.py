@@ -65,13 +65,13 @@ def curve_svg(
         f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2.5" fill="{colour}"/>' for a, b in zip(px, py, strict=True)
     ]
     k = min(int(np.searchsorted(budgets, budget)), budgets.size - 1)
-    right = k > budgets.size // 2
+    early = k < 3  # the curve rises: above on the left there is room
     parts.append(
         f'<path d="M{px[k]:.1f} {py[k]:.1f}V{height - _BOTTOM}" stroke="{style.ORANGE}" stroke-dasharray="3 3"/>'
         f'<circle cx="{px[k]:.1f}" cy="{py[k]:.1f}" r="6" fill="{style.ORANGE}"/>'
-        f'<text x="{px[k] + (-10 if right else 10):.1f}" y="{max(py[k] - 8, 24):.1f}" font-weight="700" '
-        f'text-anchor="{"end" if right else "start"}" stroke="#fff" stroke-width="3" paint-order="stroke" '
-        f'font-size="13">{values[k]:.2f}</text>'
+        f'<text x="{px[k] + (10 if early else -10):.1f}" y="{max(py[k] + (18 if early else -8), 24):.1f}" '
+        f'font-weight="700" text-anchor="{"start" if early else "end"}" stroke="#fff" stroke-width="3" '
+        f'paint-order="stroke" font-size="13">{values[k]:.2f}</text>'
     )
     return _svg(width, height, parts)
 
