@@ -67,11 +67,23 @@ def turn_links(app, docname, source) -> None:
         else:
             plain = words.strip("`")
             shown = path.relative_to(ROOT).as_posix()
-            return f"`{shown}`" if plain in (shown, path.name) else f"{words} (`{shown}`)"
+            known = plain in (shown, path.name, path.stem)
+            return f"`{shown}`" if known else f"{words} (`{shown}`)"
         return f"[{words}]({page}{anchor})"
 
     link = r"\[(?P<words>[^\]]+)\]\((?P<target>(?!https?:)[^)#\s]+)(?P<anchor>#[^)\s]+)?\)"
     source[0] = re.sub(link, turned, source[0])
+
+
+def skip_fields(app, what, name, obj, skip, options) -> bool | None:
+    """Leave out fields of named tuples, of which Python says no more than their number."""
+    return True if type(obj).__name__ == "_tuplegetter" else None
+
+
+def keep_sentence(app, what, name, obj, options, lines) -> None:
+    """Let the text of a constant be a sentence: napoleon takes what stands before a colon for its type."""
+    if what in ("data", "attribute"):
+        lines[:0] = ["..", ""]  # an empty comment
 
 
 def setup(app) -> None:
@@ -79,3 +91,5 @@ def setup(app) -> None:
     sys.path.insert(0, str(ROOT))
     make_pages()
     app.connect("source-read", turn_links)
+    app.connect("autodoc-skip-member", skip_fields)
+    app.connect("autodoc-process-docstring", keep_sentence, priority=400)

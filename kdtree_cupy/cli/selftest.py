@@ -57,7 +57,7 @@ def _print(record: dict) -> None:
         error = (
             f"largest error {result['largest_error']:.2g} of {result['bound']:.2g}"
             if result["bound"]
-            else "exact"
+            else "exact" * result["ok"]
         )
         clock = "" if result["us"] is None else f"{result['us']:10.1f} us a call"
         click.echo(f"{state:6} {stage:13} {result['cases']} cases, {error:38} {clock}")
