@@ -34,7 +34,9 @@ def tracked() -> tuple[Path, ...]:
         names = subprocess.run(command, capture_output=True, check=True).stdout.decode().split("\0")
         found = [ROOT / name for name in names if name]
     except (OSError, subprocess.CalledProcessError):
-        skip = re.compile(r"/(\.venv|\.git|__pycache__|build|dist|study|out|\.\w+_cache|\w+\.egg-info)/")
+        skip = re.compile(
+            r"/(\.venv|\.git|__pycache__|build|dist|study|out|site|generated|\.\w+_cache|\w+\.egg-info)/"
+        )
         found = [p for p in ROOT.rglob("*") if p.is_file() and not skip.search(p.as_posix())]
     return tuple(sorted(p for p in found if p.is_file()))
 

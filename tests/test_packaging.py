@@ -64,7 +64,11 @@ def built(tmp_path_factory):
     """Build source archive and wheel in a copy of the checkout; return (sdist, wheel, copy)."""
     pytest.importorskip("build", reason="needs the extra 'test'")
     copy = tmp_path_factory.mktemp("build") / "checkout"
-    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*IGNORED, "study", "out", "build", "dist"))
+    shutil.copytree(
+        ROOT,
+        copy,
+        ignore=shutil.ignore_patterns(*IGNORED, "study", "out", "site", "generated", "build", "dist"),
+    )
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", copy / "dist", copy]
     done = subprocess.run(command, capture_output=True, text=True, cwd=copy.parent, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
