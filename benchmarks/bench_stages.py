@@ -24,10 +24,10 @@ from stage_inputs import (
     copies_of,
     copy_bandwidth,
     logits_of,
-    time_graph,
     tokens_are_right,
     topk_is_right,
 )
+from torch_graph import time_graph
 
 import kdtree_cupy as kd
 from kdtree_cupy.library import KernelLibrary, nvrtc
@@ -55,12 +55,13 @@ COMMIT = ((61, 1, 1152, None, 6), (61, 1, 1152, 64, 6), (61, 64, 1152, 64, None)
 PATH = (0, 2, 3, 7, 11, 20, 33, 60)
 
 
-def timed(base: dict[str, Any], x: torch.Tensor, call: Callable[[torch.Tensor], Any], estimate: float,
-          lasting: bool) -> Iterator[dict[str, Any]]:  # fmt: skip
+def timed(
+    base: dict[str, Any], x: torch.Tensor, call: Callable[[torch.Tensor], Any], lasting: bool
+) -> Iterator[dict[str, Any]]:
     """Yield a row for warm and cold inputs; only cold for those that exceed the L2 cache anyway."""
     for cold in (False, True) if lasting else (True,):
         calls = [partial(call, copy) for copy in copies_of(x, cold)]
-        yield base | {"l2": "cold" if cold else "warm", **time_graph(calls, estimate)}
+        yield base | {"l2": "cold" if cold else "warm", **time_graph(calls, 9)}
 
 
 def topk(batch: int, k: int, target: float | None, dtype: str) -> Iterator[dict[str, Any]]:
@@ -72,9 +73,9 @@ def topk(batch: int, k: int, target: float | None, dtype: str) -> Iterator[dict[
             "bytes": x.numel() * x.element_size() + 8 * out.ids.numel()}  # fmt: skip
     right = {"right": topk_is_right(x, out)}
     call = partial(kd.topk_logprob, k=k, library=LIBRARY, out=out)
-    yield from timed(base | right, x, call, 20 * batch, batch < 64)
+    yield from timed(base | right, x, call, batch < 64)
     if dtype == "bfloat16" and k <= 64:
-        peer = time_graph([lambda: (torch.topk(x, k), torch.logsumexp(x, -1))], 100 * batch, 5)
+        peer = time_graph([lambda: (torch.topk(x, k), torch.logsumexp(x, -1))], 5)
         yield base | {"provider": "torch topk, logsumexp", "l2": "warm", **peer}
 
 
@@ -92,7 +93,7 @@ def logits_to_tree(budget: int, target: float) -> Iterator[dict[str, Any]]:
     base = {"stage": "logits to tree", "shape": f"1x{DEPTH}x{VOCAB} B={budget}", "dtype": "bfloat16",
             "right": topk_is_right(x, out) and int(tree.tree.counts[0]) == budget + 1,
             "bytes": x.numel() * 2, "target_us": target}  # fmt: skip
-    yield from timed(base, x, both, 50, True)
+    yield from timed(base, x, both, True)
 
 
 def target(batch: int, deviation: float, temperature: float, top_p: float, allowed: float) -> Iterator[dict]:
@@ -104,7 +105,7 @@ def target(batch: int, deviation: float, temperature: float, top_p: float, allow
             "shape": f"{batch}x65x{VOCAB} t={temperature:g} p={top_p:g} std={deviation}",
             "right": tokens_are_right(x, out, temperature, top_p, u)}  # fmt: skip
     call = partial(kd.target_token, out=out, **options)
-    yield from timed(base, x, call, 30 * batch, batch == 1)
+    yield from timed(base, x, call, batch == 1)
 
 
 def commit(layers: int, batch: int, width: int, page: int | None, target: float | None) -> dict[str, Any]:
@@ -130,7 +131,7 @@ def commit(layers: int, batch: int, width: int, page: int | None, target: float 
     return {"stage": "kv_commit", "shape": f"{layers} layers {batch}x{rows} rows page={page}", "bytes": moved,
             "dtype": f"{width} bytes", "l2": "warm" if moved < 3e7 else "cold", "target_us": target,
             "allowed": 1.6 if moved >= 16e6 else None, "right": right,
-            **time_graph([partial(call, out=out)], 20)}  # fmt: skip
+            **time_graph([partial(call, out=out)], 9)}  # fmt: skip
 
 
 def all_rows() -> Iterator[dict[str, Any]]:

@@ -1,28 +1,30 @@
 """verify_attn on a GPU: checked against float64 on the very input, then timed by CUDA graph replay.
 
-Inputs are N(0, 1) in bfloat16 with random trees.  A graph holds several calls; "warm" calls read one cache
-over and over, "cold" ones walk through copies of it that together exceed the L2 cache.  Floors: operations
-over the rate of a large matrix product, and bytes over the copy bandwidth, both measured in the same run.
+Inputs are N(0, 1) in bfloat16 with random trees, KV rows also in 8-bit floats.  A graph holds several calls;
+"warm" calls read one cache over and over, "cold" ones walk through copies of it that together exceed the L2
+cache.  Floors: operations over the rate of a large matrix product, and bytes over the bandwidth of a large
+copy or read, both measured in the same run.
 
     python benchmarks/bench_verify_attn.py --out benchmarks/results/verify_attn_h200.csv
+    python benchmarks/bench_verify_attn.py --shapes heat --every-row --no-peer --out OUT.csv
 """
 
 from __future__ import annotations
 
 import csv
-import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 import torch
-from verify_attn_inputs import SCALE, Inputs, errors, make, sdpa
+from torch_graph import time_graph
+from verify_attn_inputs import KV_SCALE, ROW_BYTES, SCALE, Inputs, errors, make, sdpa, with_rows
 
 import kdtree_cupy as kd
-from kdtree_cupy.library import KernelLibrary, nvrtc
-from kdtree_cupy.library.driver import driver
+from kdtree_cupy.library import KernelLibrary
+from kdtree_cupy.timing import Ceilings, ceilings, machine
 
 TABLE = {  # shape: (microseconds of the best mask-capable peer, target)
     (1, 8, 33, 2048): (278, None), (1, 8, 65, 2048): (290, 20), (1, 64, 33, 2048): (285, None),
@@ -42,95 +44,46 @@ BAR = (4e-3, 1e-5, 1e-4)
 """Allowed: relative Frobenius error, 1 - cosine, error of lse (design, numerics)."""
 
 
-def time_graph(calls: list[Any], estimate_us: float, replays: int = 11) -> tuple[float, float, float, int]:
-    """Return median, 20th and 80th percentile in us of one call in a replayed graph, and the replays."""
-    count = max(len(calls), int(min(60, max(4, 3000 / estimate_us))))
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        calls[0]()
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for i in range(count):
-            calls[i % len(calls)]()
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    times = []
-    with torch.cuda.stream(stream):
-        for i in range(replays + 2):
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            if i >= 2:
-                times.append(1e3 * begin.elapsed_time(end) / count)
-    return *(float(np.percentile(times, p)) for p in (50, 20, 80)), replays
-
-
-def ceilings() -> tuple[float, float]:
-    """Return TFLOP/s of a large bfloat16 product, TB/s of reading a large array and writing another."""
-    a = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
-    product = time_graph([lambda: a @ a], 1500)[0]
-    big = torch.zeros(2**29, dtype=torch.float64, device="cuda")
-    copy = torch.empty_like(big)
-    moved = time_graph([lambda: torch.add(big, 1, out=copy)], 2000)[0]
-    return 2 * 8192**3 / product / 1e6, 2 * 2**32 / moved / 1e6
-
-
-def git(*words: str) -> str:
-    """Return what git prints; empty without a repository."""
-    return subprocess.run(["git", *words], capture_output=True, text=True, check=False).stdout.strip()
-
-
-def provenance() -> dict[str, Any]:
-    """Return what every row says of the machine and the code."""
-    return {
-        "gpu": torch.cuda.get_device_name(),
-        "cuda_driver": ".".join(map(str, driver().version or ())),
-        "nvrtc": ".".join(map(str, nvrtc.choose().version)),
-        "torch": torch.__version__,
-        "git": git("rev-parse", "--short", "HEAD") or "?",
-        "dirty": bool(git("status", "--porcelain", "--", "kernels_cu", "kdtree_cupy")),
-        "clock": "graph",
-    }
-
-
 def measure(
-    shape: tuple[int, ...], library: KernelLibrary, splits: Any, warm: bool, x: Inputs
+    shape: tuple[int, ...], library: KernelLibrary, splits: Any, warm: bool, x: Inputs, kind: str
 ) -> dict[str, Any]:
     """Check, then time one shape; the row has no times if it was wrong."""
-    batch, heads, nodes, prefix = shape
+    x, truth = with_rows(x, kind)
+    options = {"scale": SCALE, "library": library, "splits": splits, "kv_scale": KV_SCALE[kind]}
     arguments = lambda cache: (x.q, cache, x.tree_kv, x.mask, x.lengths)  # noqa: E731
-    out = kd.verify_attn(*arguments(x.cache), scale=SCALE, library=library, splits=splits)
-    worst = errors(x, out, prefix)
+    out = kd.verify_attn(*arguments(x.cache), **options)
+    worst = errors(truth, out, shape[3])
     row = dict(zip(("frobenius", "one_minus_cosine", "lse_error"), worst, strict=True))
     if not all(error <= bar for error, bar in zip(worst, BAR, strict=True)):
         return row | {"right": False}
-    copies = 1 if warm else min(12, 1 + int(120e6 / (x.cache.numel() * 2)))
+    del truth
+    copies = 1 if warm else min(24, 1 + int(120e6 / x.cache.nbytes))
     caches = [x.cache, *(x.cache.clone() for _ in range(copies - 1))]
-    calls = [
-        lambda c=c: kd.verify_attn(*arguments(c), scale=SCALE, library=library, splits=splits, out=out)
-        for c in caches
-    ]
-    flops = 2 * batch * heads * nodes * (prefix + nodes) * (576 + 512)
-    median, low, high, n = time_graph(calls, max(15, flops / 400e6))
-    return row | {
-        "right": True,
-        "us": median,
-        "us_p20": low,
-        "us_p80": high,
-        "n": n,
-        "tflops": flops / median / 1e6,
-    }
+    calls = [lambda c=c: kd.verify_attn(*arguments(c), **options, out=out) for c in caches]
+    found = time_graph(calls)
+    return row | {"right": True, **found, "tflops": operations(shape) / found["us"] / 1e6}
 
 
-def base_row(shape: tuple[int, ...], rate: float, bandwidth: float) -> dict[str, Any]:
+def operations(shape: tuple[int, ...]) -> float:
+    """Return the operations of a call, with every node of the tree seen."""
+    batch, heads, nodes, prefix = shape
+    return 2.0 * batch * heads * nodes * (prefix + nodes) * 1088
+
+
+def base_row(shape: tuple[int, ...], kind: str, most: Ceilings) -> dict[str, Any]:
     """Return the columns that do not depend on who computes: shape, floor, targets."""
     batch, heads, nodes, prefix = shape
-    flops, rows = 2 * batch * heads * nodes * (prefix + nodes) * 1088, batch * (prefix + nodes)
-    floor = max(flops / rate / 1e6, (1152 * rows + 2176 * batch * heads * nodes) / bandwidth / 1e6)
-    peer, target = TABLE.get(shape, (None, None))
+    moved = batch * (ROW_BYTES[kind] * (prefix + nodes) + 2176 * heads * nodes)
+    peer, target = TABLE.get(shape, (None, None)) if kind == "bfloat16" else (None, None)
     names = dict(zip(("b", "H", "q", "prefix"), shape, strict=True))
-    return names | {"dtype": "bfloat16", "floor_us": floor, "published_peer_us": peer, "target_us": target}
+    floor = max(moved / most.bytes_per_us, operations(shape) / most.flops_per_us)
+    return names | {
+        "dtype": kind,
+        "bytes": moved,
+        "floor_us": floor,
+        "published_peer_us": peer,
+        "target_us": target,
+    }
 
 
 SHOWN = (
@@ -138,6 +91,7 @@ SHOWN = (
     "H",
     "q",
     "prefix",
+    "dtype",
     "variant",
     "l2",
     "us",
@@ -166,36 +120,47 @@ def write(out: Path, rows: list[dict[str, Any]], common: dict[str, Any]) -> None
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), help="CSV to write.")
-@click.option("--shapes", "which", type=click.Choice(["table", "all"]), default="all")
+@click.option("--shapes", "which", type=click.Choice(["table", "heat", "all"]), default="all")
+@click.option("--every-row/--bfloat16-rows", default=False, help="Also time 8-bit KV rows.")
 @click.option("--variant", "variants", multiple=True, default=("",), help="Macros: KD_STAGES=4,KD_LAZY=0.")
 @click.option("--splits", default="auto")
 @click.option("--cold/--no-cold", default=True, help="Also time with cold caches.")
 @click.option("--peer/--no-peer", default=True, help="Also time torch's attention.")
 def main(
-    out: Path | None, which: str, variants: tuple[str, ...], splits: str, cold: bool, peer: bool
-) -> None:
+    out: Path | None, which: str, every_row: bool, variants: tuple[str, ...], splits: str, cold: bool,
+    peer: bool,
+) -> None:  # fmt: skip
     """Check and time verify_attn; exit code 1 if a result was wrong."""
-    rate, bandwidth = ceilings()
-    common = provenance() | {"matmul_tflops": round(rate, 1), "copy_tb_s": round(bandwidth, 3)}
+    most, kinds = ceilings("cuda"), tuple(ROW_BYTES) if every_row else ("bfloat16",)
+    common = machine("cuda") | {"torch": torch.__version__, "clock": "graph"}
+    common |= {
+        "matmul_tflops": round(most.flops_per_us / 1e6, 1),
+        "copy_tb_s": round(most.bytes_per_us / 1e6, 3),
+    }
+    common["command"] = " ".join(["python benchmarks/bench_verify_attn.py", *sys.argv[1:]])
     click.echo(str(common))
     libraries = {
         v: KernelLibrary(backend="cuda", defines=dict(w.split("=") for w in v.split(",") if w))
         for v in variants
     }
+    chosen = {"table": [*TABLE], "heat": [*TABLE, *HEAT], "all": [*TABLE, *MORE, *HEAT]}[which]
     rows: list[dict[str, Any]] = []
-    for shape in dict.fromkeys([*TABLE, *MORE, *HEAT] if which == "all" else TABLE):
-        x, base = make(*shape), base_row(shape, rate, bandwidth)
-        for variant, library in libraries.items():
+    for shape in dict.fromkeys(chosen):
+        x = make(*shape)
+        for kind, (variant, library) in product(kinds, libraries.items()):
             for warm in (True, False) if cold and shape in TABLE else (True,):
-                row = base | {"provider": "kdtree_cupy", "variant": variant, "splits": splits}
+                row = base_row(shape, kind, most) | {
+                    "provider": "kdtree_cupy",
+                    "variant": variant,
+                    "splits": splits,
+                }
                 row["l2"] = "warm" if warm else "cold"
-                row |= measure(shape, library, int(splits) if splits.isdigit() else splits, warm, x)
+                row |= measure(shape, library, int(splits) if splits.isdigit() else splits, warm, x, kind)
                 rows.append(row)
                 show(row)
         if peer and shape in TABLE:
-            median, low, high, n = time_graph([sdpa(x, shape[3])], 1000, 5)
-            times = {"us": median, "us_p20": low, "us_p80": high, "n": n}
-            rows.append(base | {"provider": "torch sdpa", "l2": "warm"} | times)
+            base = base_row(shape, "bfloat16", most) | {"provider": "torch sdpa", "l2": "warm"}
+            rows.append(base | time_graph([sdpa(x, shape[3])], 5))
         del x
         torch.cuda.empty_cache()
     for row in rows:

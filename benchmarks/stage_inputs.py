@@ -1,46 +1,20 @@
-"""Inputs of bench_stages.py, what their results must be, and how calls are timed."""
+"""Inputs of bench_stages.py and what their results must be."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
+from torch_graph import time_graph
 
 VOCAB, DEPTH, L2 = 163_840, 15, 120e6
-
-
-def time_graph(calls: list[Callable[[], Any]], estimate_us: float, replays: int = 9) -> dict[str, Any]:
-    """Return median, 20th and 80th percentile in us of one call in a replayed graph, and the replays."""
-    count = -(-max(4, int(min(60, 3000 / estimate_us))) // len(calls)) * len(calls)
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        calls[0]()
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for i in range(count):
-            calls[i % len(calls)]()
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    times = []
-    with torch.cuda.stream(stream):
-        for i in range(replays + 2):
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            if i >= 2:
-                times.append(1e3 * begin.elapsed_time(end) / count)
-    us = (float(np.percentile(times, p)) for p in (50, 20, 80))
-    return dict(zip(("us", "us_p20", "us_p80"), us, strict=True)) | {"n": replays}
 
 
 def copy_bandwidth() -> float:
     """Return TB/s of a large elementwise kernel, read and written."""
     big = torch.zeros(2**29, dtype=torch.float64, device="cuda")
     copy = torch.empty_like(big)
-    return 2 * 2**32 / time_graph([lambda: torch.neg(big, out=copy)], 2000)["us"] / 1e6
+    return 2 * 2**32 / time_graph([lambda: torch.neg(big, out=copy)])["us"] / 1e6
 
 
 def copies_of(array: torch.Tensor, cold: bool) -> list[torch.Tensor]:

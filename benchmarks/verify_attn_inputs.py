@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import cupy
 import numpy as np
 import torch
 
+from kdtree_cupy.kv_fp8 import dequantize_mla_rows, quantize_mla_rows
 from kdtree_cupy.masks import pack_mask
 
 SCALE = 192**-0.5
@@ -36,6 +38,23 @@ def make(batch: int, heads: int, nodes: int, prefix: int, seed: int = 0) -> Inpu
     lengths = torch.full((batch,), prefix, dtype=torch.int32, device="cuda")
     q, cache = normal(batch, nodes, heads, 576), normal(batch, max(prefix, 1), 576)
     return Inputs(q, cache, normal(batch, nodes, 576), words, lengths, torch.from_numpy(visible).cuda())
+
+
+KV_SCALE = {"bfloat16": None, "fp8 scaled": None, "fp8 plain": 5 / 448}
+"""Kinds of KV rows, and the scale of the call; N(0, 1) numbers beyond 5 are saturated."""
+ROW_BYTES = {"bfloat16": 1152, "fp8 scaled": 656, "fp8 plain": 576}
+
+
+def with_rows(x: Inputs, kind: str) -> tuple[Inputs, Inputs]:
+    """Return the inputs with rows of another kind, and the same with the numbers of those rows in float32."""
+    if kind == "bfloat16":
+        return x, x
+    scale = KV_SCALE[kind]
+    rows = [quantize_mla_rows(cupy.from_dlpack(r.float()), kv_scale=scale) for r in (x.cache, x.tree_kv)]
+    wide = [dequantize_mla_rows(r, kv_scale=scale) for r in rows]
+    cupy.cuda.get_current_stream().synchronize()
+    cache, tree_kv, *numbers = (torch.from_dlpack(r) for r in (*rows, *wide))
+    return x._replace(cache=cache, tree_kv=tree_kv), x._replace(cache=numbers[0], tree_kv=numbers[1])
 
 
 def exact(x: Inputs, b: int, prefix: int) -> tuple[torch.Tensor, torch.Tensor]:

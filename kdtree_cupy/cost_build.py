@@ -116,6 +116,8 @@ def _attention(found: Measurements, rows: Sequence[Mapping[str, str]]) -> None:
     for row in rows:
         if row.get("provider") != "kdtree_cupy" or row["b"] != "1" or row.get("variant") or not row["us"]:
             continue
+        if row.get("dtype", "bfloat16") != "bfloat16":
+            continue
         key = int(row["H"]), int(row["q"]), int(row["prefix"])
         found.attention[key] = max(float(row["us"]), found.attention.get(key, 0.0))
         if row.get("copy_tb_s"):
