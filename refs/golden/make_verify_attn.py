@@ -57,6 +57,40 @@ def paged_in_cache() -> dict[str, Any]:
     }
 
 
+def fp8_scaled() -> dict[str, Any]:
+    """Return a bfloat16 batch on rows of 656 bytes in pages; what must not be read is NaN."""
+    latent = rows((6, 4, 512), 32, ml_dtypes.float8_e4m3fn).view(np.uint8)
+    scales = (golden.uniform((6, 4, 4), 33) + 0.5).astype(np.float32).view(np.uint8)
+    rope = rows((6, 4, 64), 34, ml_dtypes.bfloat16).view(np.uint8)
+    pages = np.concatenate([latent, scales, rope], axis=-1)
+    pages[3], pages[4, 1:] = 0xFF, 0xFF
+    return {
+        "q": rows((2, 3, 2, 576), 31, ml_dtypes.bfloat16),
+        "cache": pages,
+        "tree_kv": None,
+        "mask": visible(2, 3, 35),
+        "lengths": np.int32([6, 4]),
+        "counts": np.int32([3, 2]),
+        "page_table": np.int32([[5, 0, 4], [2, 1, -1]]),
+        "scale": SCALE,
+    }
+
+
+def fp8_plain() -> dict[str, Any]:
+    """Return one bfloat16 request on rows of 576 bytes, all times one scale."""
+    case = {
+        "q": rows((1, 5, 3, 576), 41, ml_dtypes.bfloat16),
+        "cache": rows((1, 21, 576), 42, ml_dtypes.float8_e4m3fn).view(np.uint8),
+        "tree_kv": rows((1, 5, 576), 43, ml_dtypes.float8_e4m3fn).view(np.uint8),
+        "mask": visible(1, 5, 44),
+        "lengths": np.int32([19]),
+        "scale": SCALE,
+        "kv_scale": 1.1875,
+    }
+    case["cache"][0, 19:] = 0x7F
+    return case
+
+
 def many_nodes() -> dict[str, Any]:
     """Return one float32 request with 33 nodes: mask rows of two words."""
     return {
@@ -77,7 +111,13 @@ def run(**arguments: Any) -> dict[str, np.ndarray]:
 
 def make(folder: Path = golden.HERE) -> Path:
     """Write verify_attn.kdtr into ``folder``."""
-    cases = {"contiguous": contiguous(), "paged_in_cache": paged_in_cache(), "many_nodes": many_nodes()}
+    cases = {
+        "contiguous": contiguous(),
+        "paged_in_cache": paged_in_cache(),
+        "fp8_scaled": fp8_scaled(),
+        "fp8_plain": fp8_plain(),
+        "many_nodes": many_nodes(),
+    }
     return golden.save(folder, "verify_attn", cases, run)
 
 
