@@ -24,7 +24,12 @@
 #define KD_PARTIAL KD_OUT // number type of partial results: rounding them costs less than rounding the result
 #endif
 
+#ifndef KD_LAZY
+#define KD_LAZY 8.0f      // the running maximum moves when a score is larger by this many powers of two
+#endif
+
 constexpr int kd_width = KD_LATENT + KD_ROPE;
+constexpr float kd_least = -1e30f;   // start of a running maximum: finite, so that -inf - maximum is no NaN
 
 // A KV row as it lies in memory: `length` elements.  Other formats: verify_attn_rows.cuh.
 template <class T>

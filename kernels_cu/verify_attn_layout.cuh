@@ -14,11 +14,6 @@
 #define KD_COPIES 2
 #endif
 #endif
-#ifndef KD_LAZY
-#define KD_LAZY 8.0f      // the running maximum moves when a score is larger by this many powers of two
-#endif
-
-constexpr float kd_least = -1e30f;   // start of a running maximum: finite, so that -inf - maximum is no NaN
 
 template <int MT, int GROUPS, class Row = NumberRow<KD_QUERY>>
 struct Layout {

@@ -1,0 +1,177 @@
+"""Stage 3 for grouped-query models (Llama, Qwen): attention of every tree node over prefix and ancestors.
+
+Examples
+--------
+>>> import numpy as np, kdtree_cupy as kd
+>>> q, rows = np.zeros((1, 1, 4, 64), np.float32), np.ones((1, 1, 2, 64), np.float32)
+>>> read = kd.verify_attn_gqa(q, rows, rows, rows, rows, np.uint32([[[1]]]), [1], scale=0.125)
+>>> read.out.shape, round(float(read.lse[0, 0, 3]), 4)
+((1, 1, 4, 64), 0.6931)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import checks, numpy_backend, verify_attn_gqa_launch
+from .library import resolve
+from .refs import verify_attn_gqa as reference
+from .verify_attn import Attention, check_splits, check_values
+
+Array = Any
+HEAD_SIZES = (64, 128)
+MOST_GROUP = 16
+DYNAMIC_SHARED = verify_attn_gqa_launch.DYNAMIC_SHARED
+
+
+class Arguments(NamedTuple):
+    """Arguments of one call after the checks."""
+
+    q: Array
+    k_cache: Array
+    v_cache: Array
+    tree_k: Array | None
+    tree_v: Array | None
+    mask: Array
+    lengths: Array
+    scale: float
+    counts: Array | None
+    page_table: Array | None
+
+
+def verify_attn_gqa(
+    q: Array,
+    k_cache: Array,
+    v_cache: Array,
+    tree_k: Array | None,
+    tree_v: Array | None,
+    mask: Array,
+    lengths: Array,
+    *,
+    scale: float,
+    counts: Array | None = None,
+    page_table: Array | None = None,
+    splits: int | str = "auto",
+    library: Any = None,
+    out: Attention | None = None,
+    check: bool = False,
+) -> Attention:
+    """Attend from every node and head to the prefix and to the nodes that the mask shows.
+
+    Parameters
+    ----------
+    q : float32, float16 or bfloat16 [b, N, H, D]
+        Queries after RoPE; D is 64 or 128, and H = group * Hkv with a group of 1 to 16.  Head h reads KV head
+        ``h // group``.
+    k_cache, v_cache : same dtype, [b, S, Hkv, D] or [pages, page_size, Hkv, D]
+        Keys (after RoPE) and values of the prefix.  Paged when ``page_table`` is given.
+    tree_k, tree_v : same dtype, [b, N, Hkv, D], or None
+        Keys and values of the nodes; None: node i lies in the caches at position ``lengths[b] + i``.
+    mask : uint32 [b, N, ceil(N/32)]
+        Bit j of row i: node i sees node j.  Any pattern is honoured; bits from ``counts[b]`` on are ignored.
+    lengths : int32 [b]
+        Rows of the prefix; all nodes see all of it.  0 is allowed.
+    scale : float
+        Factor on q.k, D**-0.5 for most models.
+    counts : int32 [b], optional
+        Real nodes; default N.
+    page_table : int32 [b, max_pages], optional
+        Page of each ``page_size`` positions.  Entries that no position needs are not read.
+    splits : "auto", "fixed" or int
+        As in :func:`~kdtree_cupy.verify_attn.verify_attn`.
+    library, out, check
+        As in :func:`~kdtree_cupy.tree_build.tree_build`; ``check`` also looks at the values of ``lengths``,
+        ``counts`` and ``page_table``.
+
+    Returns
+    -------
+    out : dtype of q, [b, N, H, D]
+        Softmax-weighted values; 0 in rows from ``counts[b]`` on and in rows that see nothing.
+    lse : float32 [b, N, H]
+        ``ln(sum(exp(scale * q.k)))``; -inf in those rows.
+
+    Raises
+    ------
+    TypeError, ValueError, BackendError
+        As in :func:`~kdtree_cupy.verify_attn.verify_attn`.
+
+    Notes
+    -----
+    KV rows of padding nodes are never read, so they may hold anything.
+
+    Source: Ainslie et al., GQA, arXiv 2305.13245.
+    """
+    arguments = check_arguments(
+        q, k_cache, v_cache, tree_k, tree_v, mask, lengths, scale, counts, page_table
+    )
+    check_splits(splits)
+    targets = None if out is None else check_out(out, q)
+    run = resolve(library, {name: value for name, value in arguments._asdict().items() if name != "scale"})
+    if run.backend != "numpy":
+        if check:
+            check_values(arguments)
+        if targets is None:
+            targets = (run.empty(tuple(q.shape), checks.dtype_name(q)), run.empty(tuple(q.shape[:3]), "float32"))
+        verify_attn_gqa_launch.launch(run, arguments, splits, *targets)
+        return Attention(*targets)
+    check_values(arguments)
+    ref = reference.verify_attn_gqa(
+        *arguments[:7], scale=arguments.scale, counts=arguments.counts, page_table=arguments.page_table
+    )
+    results = (ref.out.astype(q.dtype), ref.lse.astype(np.float32))
+    return Attention(*numpy_backend.fill(targets, results))
+
+
+def check_arguments(
+    q: Array,
+    k_cache: Array,
+    v_cache: Array,
+    tree_k: Array | None,
+    tree_v: Array | None,
+    mask: Array,
+    lengths: Array,
+    scale: float,
+    counts: Array | None,
+    page_table: Array | None,
+) -> Arguments:
+    """Return the arguments of :func:`verify_attn_gqa`, or raise; values of arrays are not looked at."""
+    dims = checks.Dims()
+    q = checks.array(q, "q", checks.FLOATS, "b N H D", dims)
+    if dims["D"] not in HEAD_SIZES:
+        raise ValueError(f"q: got head size {dims['D']}, wanted {' or '.join(map(str, HEAD_SIZES))}")
+    dtype = checks.dtype_name(q)
+    if page_table is not None:
+        page_table = checks.array(page_table, "page_table", "int32", "b max_pages", dims)
+    layout = "b S Hkv D" if page_table is None else "pages size Hkv D"
+    k_cache = checks.array(k_cache, "k_cache", dtype, layout, dims)
+    v_cache = checks.array(v_cache, "v_cache", dtype, layout, dims)
+    heads, shared = dims["H"], dims["Hkv"]
+    if shared == 0 or heads % shared or not 0 < heads // shared <= MOST_GROUP:
+        raise ValueError(
+            f"q: got {heads} heads for {shared} KV heads, wanted 1 to {MOST_GROUP} heads for each KV head"
+        )
+    if (tree_k is None) != (tree_v is None):
+        raise ValueError("tree_k, tree_v: got only one of the two, wanted both or None for both")
+    if tree_k is not None:
+        tree_k = checks.array(tree_k, "tree_k", dtype, "b N Hkv D", dims)
+        tree_v = checks.array(tree_v, "tree_v", dtype, "b N Hkv D", dims)
+    dims["W"] = -(-dims["N"] // 32)
+    mask = checks.array(mask, "mask", "uint32", "b N W", dims)
+    lengths = checks.int_vector(lengths, "lengths", dims["b"], 0)
+    if counts is not None:
+        counts = checks.int_vector(counts, "counts", dims["b"], 0, dims["N"])
+    scale = checks.number(scale, "scale", "a finite number", math.isfinite)
+    return Arguments(q, k_cache, v_cache, tree_k, tree_v, mask, lengths, scale, counts, page_table)
+
+
+def check_out(out: Attention, q: Array) -> tuple[Array, ...]:
+    """Return the two arrays of ``out``, or raise."""
+    result, lse = checks.output(out, Attention._fields)
+    dims = checks.Dims(zip("bNHD", q.shape, strict=True))
+    return (
+        checks.array(result, "out.out", checks.dtype_name(q), "b N H D", dims),
+        checks.array(lse, "out.lse", "float32", "b N H", dims),
+    )

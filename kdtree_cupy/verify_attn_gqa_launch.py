@@ -1,0 +1,142 @@
+"""How verify_attn_gqa runs on a device or on the host: which kernel, how it is cut, what scratch it needs.
+
+``kernels_cu/verify_attn_gqa.cu`` explains the kernels; what verify_attn does the same way comes from
+:mod:`kdtree_cupy.verify_attn_launch`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .library import arrays
+from .verify_attn_launch import (
+    _SCRATCH,
+    CXX,
+    LEAST_ROWS,
+    Card,
+    card,
+    combine_rows,
+    current_stream,
+    cut,
+)
+
+if TYPE_CHECKING:
+    from .library import Run
+
+Array = Any
+FILE, UNIT = "verify_attn_gqa.cu", 32
+RESERVED = 1024
+"""Bytes of shared memory that every block costs besides its own."""
+
+
+class Variant(NamedTuple):
+    """One kernel: ``warps`` warps of 16 * ``tiles`` query rows each, most blocks of it on a multiprocessor."""
+
+    kernel: str
+    tiles: int
+    warps: int
+    most_blocks: int
+
+    @property
+    def rows(self) -> int:
+        """Query rows of a block."""
+        return 16 * self.tiles * self.warps
+
+    def shared_bytes(self, size: int, stages: int) -> int:
+        """Dynamic shared memory for heads of ``size``: ``HeadLayout::bytes`` of verify_attn_heads.cuh."""
+        kept = 4 * 512 * self.tiles * self.warps if self.tiles == 2 and size > 64 else 0
+        return stages * UNIT * 4 * size + kept + 16 * stages + 224
+
+
+ROWS128 = Variant("verify_attn_gqa_rows128", 2, 4, 2)
+ROWS64 = Variant("verify_attn_gqa_rows64", 1, 4, 3)
+ROWS32 = Variant("verify_attn_gqa_rows32", 1, 2, 6)
+ROWS16 = Variant("verify_attn_gqa_rows16", 1, 1, 12)
+DYNAMIC_SHARED = {one.kernel: one.shared_bytes(128, 2) for one in (ROWS128, ROWS64, ROWS32, ROWS16)}
+"""Least dynamic shared memory of each kernel, in bytes, with heads of 128 numbers."""
+
+
+def variant_for(rows: int, splits: int | str) -> Variant:
+    """Return the kernel for ``rows`` (node, head) pairs of one KV head; one for all if N must not matter."""
+    if splits == "fixed":
+        return ROWS64
+    if rows > ROWS64.rows:
+        padded = lambda one: math.ceil(rows / one.rows) * one.rows  # noqa: E731
+        return ROWS128 if padded(ROWS128) == padded(ROWS64) else ROWS64
+    return ROWS64 if rows > ROWS32.rows else ROWS32 if rows > ROWS16.rows else ROWS16
+
+
+def stages_and_blocks(variant: Variant, size: int, on: Card, stages: int | None = None) -> tuple[int, int]:
+    """Return units in the ring and blocks on a multiprocessor: many blocks, then a deep ring.
+
+    ``stages`` is a number of units asked for.
+    """
+    for blocks in range(variant.most_blocks, 0, -1):
+        room = (on.block_shared + RESERVED) // blocks - RESERVED
+        for units in range(8, 1, -1) if stages is None else (stages,):
+            if variant.shared_bytes(size, units) <= room:
+                return units, blocks
+    needed = variant.shared_bytes(size, stages or 2)
+    raise ValueError(
+        f"{variant.kernel} needs {needed} bytes of shared memory, the card has {on.block_shared}"
+    )
+
+
+def check_alignment(arguments: Any) -> None:
+    """Raise ``ValueError`` unless rows start at multiples of 16 bytes, as copies want them."""
+    for name in ("q", "k_cache", "v_cache", "tree_k", "tree_v"):
+        array = getattr(arguments, name)
+        if array is not None and arrays.handle(array).pointer % 16:
+            raise ValueError(f"{name}: got an array that starts off a multiple of 16 bytes, wanted one on it")
+
+
+def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) -> None:
+    """Run the kernels into ``out`` and ``lse``; does not wait for the device."""
+    a = arguments
+    batch, nodes, heads, size = a.q.shape
+    if 0 in a.q.shape:
+        return
+    shared = a.k_cache.shape[2]
+    dtype, group, page_size = arrays.handle(a.q).dtype, heads // shared, a.k_cache.shape[1]
+    defines: dict[str, Any] = {"KD_HEAD": size} | ({} if dtype == "bfloat16" else {"KD_QUERY": CXX[dtype]})
+    pages = 1 if a.page_table is None else a.page_table.shape[1]
+    kv = (a.k_cache, a.v_cache, a.tree_k, a.tree_v)
+    inputs = (a.q, *kv, a.mask, a.lengths, a.counts, a.page_table, out, lse)
+    sizes = (nodes, group, shared, a.mask.shape[2], np.int64(page_size * shared * size), page_size, pages)
+    if dtype == "float32":
+        run.launch(
+            FILE, "verify_attn_gqa_v1", (nodes * heads, batch), 128, (*inputs, *sizes, np.float32(a.scale)),
+            defines=defines | {"KD_EXACT_ONLY": 1},
+        )  # fmt: skip
+        return
+    check_alignment(a)
+    on, macros = card(run.device), run.library.defines
+    variant = variant_for(nodes * group, splits)
+    asked = int(macros["KD_STAGES"]) if "KD_STAGES" in macros else None
+    stages, blocks = stages_and_blocks(variant, size, on, asked)
+    defines["KD_STAGES"] = stages
+    tiles = shared * math.ceil(nodes * group / variant.rows)
+    most_rows = pages * page_size + nodes
+    plan = cut(splits, batch, tiles, most_rows, blocks * on.multiprocessors, UNIT)
+    stream = current_stream(run, a.q)
+    partial = _SCRATCH.take(run, stream, "partial", plan.slots * variant.rows * size, dtype)
+    partial_lse = _SCRATCH.take(run, stream, "partial_lse", plan.slots * variant.rows, "float32")
+    table = _SCRATCH.take(run, stream, "table", batch * tiles * 4, "int32")
+    least = int(macros.get("KD_LEAST_UNITS", LEAST_ROWS // UNIT))
+    run.launch(
+        FILE, variant.kernel, plan.blocks, 32 * variant.warps,
+        (*inputs, partial, partial_lse, table, batch, *sizes, plan.chunk_units, plan.most_chunks, least,
+         np.float32(a.scale * math.log2(math.e))),
+        shared_bytes=variant.shared_bytes(size, stages), defines=defines,
+    )  # fmt: skip
+    if plan.most_chunks == 1 and a.counts is None:
+        return
+    block_rows = combine_rows(batch * nodes * heads, splits)
+    run.launch(
+        FILE, "verify_attn_gqa_combine", (math.ceil(nodes * heads / block_rows), batch), 256,
+        (partial, partial_lse, table, a.counts, out, lse, nodes, group, shared, variant.rows, block_rows),
+        defines=defines,
+    )  # fmt: skip

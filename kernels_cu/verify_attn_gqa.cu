@@ -1,0 +1,97 @@
+// verify_attn_gqa.cu: verify_attn for grouped-query models: what does every tree node read, H / kv_heads heads a KV head?
+//
+// Algorithm  as verify_attn.cu; rows = (node, head) pairs of a request and a KV head, which share its keys and values
+//   verify_attn_gqa_v1       one block a row, float32 arithmetic; the exact mode of float32 inputs
+//   verify_attn_gqa_rows64   tensor cores, 64 rows a block (verify_attn_heads.cuh); _rows128, _rows32, _rows16
+//   verify_attn_gqa_combine  joins the partial results of tiles that were cut (verify_attn_work.cuh)
+// Inputs     q        (b, N, H, D)  KD_QUERY, H = kv_heads * group, D = KD_HEAD
+//            k_cache, v_cache (b, S, kv_heads, D) or (pages, page_size, kv_heads, D) with page_table
+//            tree_k, tree_v   (b, N, kv_heads, D) or null: node i is position lengths[b] + i of the caches
+//            mask, lengths, counts, page_table as in verify_attn.cu
+// Outputs    out      (b, N, H, D)  KD_OUT          lse   (b, N, H) float32, natural logarithm
+//            rows from counts[b] on, and rows that see nothing: 0 and -inf (the combining kernel writes the former)
+//            partial (slots, tile_rows, D) KD_PARTIAL, partial_lse (slots, tile_rows) float32, table (b, tiles, 4) int32,
+//            tiles = kv_heads * ceil(N * group / tile_rows): scratch
+// Launch     v1: grid (N * H, b), block 128
+//            rows128: any grid, block 128, dynamic shared HeadLayout::bytes
+//            rows64: any grid, block 128, dynamic shared HeadLayout::bytes
+//            rows32: any grid, block 64, dynamic shared HeadLayout::bytes
+//            rows16: any grid, block 32, dynamic shared HeadLayout::bytes
+//            combine: grid (N * H / block_rows, b), block 256
+// Numerics   as verify_attn.cu
+// Bytes      keys and values once per tile of rows (from L2 mostly), q once, out once
+#define KD_UNIT 32
+#include "verify_attn_combine.cuh"
+#include "verify_attn_formula.cuh"
+#include "verify_attn_heads.cuh"
+
+extern "C" __global__ void __launch_bounds__(128, 8)
+verify_attn_gqa_v1(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ k_cache, const KD_CACHE* __restrict__ v_cache,
+                   const KD_CACHE* __restrict__ tree_k, const KD_CACHE* __restrict__ tree_v, const unsigned* __restrict__ mask,
+                   const int* __restrict__ lengths, const int* __restrict__ counts, const int* __restrict__ page_table,
+                   KD_OUT* __restrict__ out, float* __restrict__ lse, int nodes, int group, int kv_heads, int words,
+                   long long page_stride, int page_size, int most_pages, float scale)
+{
+    const int heads = group * kv_heads, row = blockIdx.x, node = row / heads, b = blockIdx.y;
+    const int real = counts ? min(max(counts[b], 0), nodes) : nodes, length = max(lengths[b], 0);
+    const int width = kv_heads * KD_HEAD, first = row % heads / group * KD_HEAD;
+    const long long at = (long long)b * nodes * heads + row;
+    const KvRows<KD_CACHE> rows = kv_rows<KD_CACHE>(nullptr, nullptr, page_table, page_stride, page_size, most_pages, b, length, nodes, real, width);
+    const auto row_of = [=](const KD_CACHE* cache, const KD_CACHE* tree, int t) {
+        KvRows<KD_CACHE> its = rows;
+        its.cache = page_table ? cache : cache + b * page_stride;
+        its.tree = tree ? tree + (long long)b * nodes * width : nullptr;
+        return its.row(t, width) + first;
+    };
+    attend_row<KD_HEAD, KD_HEAD>(
+        q + at * KD_HEAD, node < real ? rows.total : 0, length, [=](int t) { return row_of(k_cache, tree_k, t); },
+        [=](int t) { return row_of(v_cache, tree_v, t); }, mask + ((long long)b * nodes + node) * words, words, scale,
+        out + at * KD_HEAD, lse + at);
+}
+
+// ---- tensor cores ----
+#ifndef KD_EXACT_ONLY      // float32 inputs have v1 alone
+
+#define KD_HEADS_KERNEL(name, MT, WARPS, BLOCKS)                                                                        \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)                                                    \
+    name(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ k_cache, const KD_CACHE* __restrict__ v_cache,    \
+         const KD_CACHE* __restrict__ tree_k, const KD_CACHE* __restrict__ tree_v, const unsigned* __restrict__ mask,   \
+         const int* __restrict__ lengths, const int* __restrict__ counts, const int* __restrict__ page_table,           \
+         KD_OUT* __restrict__ out, float* __restrict__ lse, KD_PARTIAL* __restrict__ partial,                           \
+         float* __restrict__ partial_lse, int* __restrict__ table, int size, int nodes, int group, int kv_heads,        \
+         int words, long long page_stride, int page_size, int most_pages, int chunk_units, int most_chunks,             \
+         int least_units, float scale_log2)                                                                             \
+    {                                                                                                                   \
+        DYN_SHARED(unsigned char, shared);                                                                              \
+        constexpr int rows = HeadLayout<MT, WARPS>::rows;                                                               \
+        const HeadCall<KD_QUERY, KD_OUT> call = {                                                                       \
+            {q, k_cache, tree_k, mask, page_table, out, lse, partial, partial_lse, reinterpret_cast<int4*>(table),      \
+             {lengths, counts, size, nodes, group, rows, kv_heads * ceil_div(nodes * group, rows), chunk_units,         \
+              most_chunks, least_units, 0, kv_heads},                                                                   \
+             words, page_size, most_pages, page_stride, scale_log2},                                                    \
+            v_cache, tree_v};                                                                                           \
+        HeadTile<KD_QUERY, KD_OUT, MT, WARPS>(call, shared).run();                                                      \
+    }
+KD_HEADS_KERNEL(verify_attn_gqa_rows128, 2, 4, 2)
+KD_HEADS_KERNEL(verify_attn_gqa_rows64, 1, 4, 3)
+KD_HEADS_KERNEL(verify_attn_gqa_rows32, 1, 2, 6)
+KD_HEADS_KERNEL(verify_attn_gqa_rows16, 1, 1, 12)
+#undef KD_HEADS_KERNEL
+
+#endif
+
+// ---- partial results ----
+
+extern "C" __global__ void __launch_bounds__(256, 4)
+verify_attn_gqa_combine(const KD_PARTIAL* __restrict__ partial, const float* __restrict__ partial_lse,
+                        const int* __restrict__ table, const int* __restrict__ counts, KD_OUT* __restrict__ out,
+                        float* __restrict__ lse, int nodes, int group, int kv_heads, int tile_rows, int block_rows)
+{
+    const int heads = group * kv_heads, tiles = kv_heads * ceil_div(nodes * group, tile_rows);
+    combine_rows<KD_HEAD, KD_HEAD / 32>(
+        partial, partial_lse, table, counts, out, lse, nodes, heads, tile_rows, block_rows, [=](int b, int row, int real) {
+            const int head = row % heads, in_head = row / heads * group + head % group;
+            const int tile = head / group * ceil_div(real * group, tile_rows) + in_head / tile_rows;
+            return TileRow{(long long)b * tiles + tile, in_head % tile_rows};
+        });
+}

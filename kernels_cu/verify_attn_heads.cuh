@@ -1,0 +1,304 @@
+// verify_attn_heads.cuh: attention of one tile of query rows of one KV head, on the tensor cores.
+//
+// Rows are the (node, head) pairs whose heads share a KV head.  A warp has 16 * MT of them whole: their Q, scores and
+// result stay in its registers, and nothing is exchanged between warps.  The warps of a block share the KV rows, which
+// come by cp.async into a ring of KD_STAGES units of KD_UNIT rows; a row in the ring is [key | value], in pieces of 16
+// bytes, piece c of row i at place c ^ (i % 8), so that eight rows of one piece lie in different banks.
+//
+// One step = one unit:  Q K  |  copy of unit i+KD_STAGES-1  |  softmax  |  weights V
+#ifndef KD_VERIFY_ATTN_HEADS_CUH
+#define KD_VERIFY_ATTN_HEADS_CUH
+
+#include "async_copy.cuh"
+#include "verify_attn_kv.cuh"
+
+#ifndef KD_HEAD
+#define KD_HEAD 128       // numbers of a key and of a value: 64 or 128
+#endif
+#ifndef KD_STAGES
+#define KD_STAGES 2       // units in the ring, at least 2
+#endif
+#ifndef KD_SHARED_Q
+#define KD_SHARED_Q 4     // parts of 16 numbers of Q that a warp of 32 rows keeps in shared memory, for want of registers
+#endif
+
+// Arguments of a call: those of verify_attn with keys as cache and tree, and the values beside them.
+template <class T, class Out>
+struct HeadCall {
+    Call<T, Out> keys;
+    const T *values, *tree_values;
+    __device__ __forceinline__ const Batch& batch() const { return keys.batch; }
+    __device__ __forceinline__ int width() const { return keys.batch.kv_heads * KD_HEAD; }   // from one row to the next
+};
+
+// The segment being worked on and what follows from it, in shared memory.
+template <class T>
+struct HeadItem {
+    Segment segment;
+    KvRows<T> keys, values;
+    int real, kv_head, first_row;    // real nodes; first row of the tile among those of its KV head
+};
+
+// Choose the block's next segment.  Whole warp; the caller puts barriers around it.
+template <class T, class Out>
+__device__ __forceinline__ void next_head_item(const HeadCall<T, Out>& call, HeadItem<T>& item)
+{
+    const Call<T, Out>& c = call.keys;
+    next_work(c.batch, c.table, item.segment);
+    __syncwarp();
+    if (lane_id() == 0 && item.segment.active) {
+        const int b = item.segment.request, real = c.batch.real_nodes(b), length = max(c.batch.lengths[b], 0);
+        const int tiles = c.batch.head_tiles(b), head = item.segment.tile / tiles, at = head * KD_HEAD;
+        item.real = real, item.kv_head = head, item.first_row = (item.segment.tile - head * tiles) * c.batch.tile_rows;
+        item.keys = kv_rows(c.cache + at, c.tree ? c.tree + at : nullptr, c.pages, c.page_stride, c.page_size, c.most_pages, b,
+                            length, c.batch.nodes, real, call.width());
+        item.values = kv_rows(call.values + at, c.tree ? call.tree_values + at : nullptr, c.pages, c.page_stride, c.page_size,
+                              c.most_pages, b, length, c.batch.nodes, real, call.width());
+    }
+    __syncwarp();
+}
+
+template <int MT, int WARPS>
+struct HeadLayout {
+    static constexpr int threads = 32 * WARPS, warp_rows = 16 * MT, rows = warp_rows * WARPS;
+    static constexpr int pitch = 4 * KD_HEAD, unit_bytes = KD_UNIT * pitch;
+    static constexpr int q_steps = MT == 2 && KD_HEAD > 64 ? KD_SHARED_Q : 0;     // of Q that are kept in shared memory
+    static constexpr int q = KD_STAGES * unit_bytes, barriers = q + q_steps * MT * WARPS * 512;
+    static constexpr int item = barriers + 16 * KD_STAGES, bytes = item + 224;
+    static_assert(KD_HEAD % 64 == 0, "a piece changes its place within 128 bytes");
+    static_assert(KD_UNIT % 32 == 0 && KD_STAGES >= 2, "mask bits come 32 at a time; one unit is used, one is on the way");
+    static_assert(sizeof(HeadItem<__half>) <= 224, "room for the item");
+};
+
+template <class T, class Out, int MT, int WARPS>
+struct HeadTile {
+    using L = HeadLayout<MT, WARPS>;
+    static constexpr int steps = KD_HEAD / 16, columns = KD_HEAD / 8, blocks = KD_UNIT / 8;
+    static constexpr int own = KD_UNIT / WARPS, sets = ceil_div(own, 32);          // KV rows that a warp copies
+    static constexpr int shared_steps = L::q_steps;                                // of Q
+    static constexpr int pieces = KD_HEAD / 8, together = 32 / pieces;             // of a key; rows a warp copies at once
+
+    const HeadCall<T, Out>& call;
+    unsigned char* const shared;
+    const shared_address base;
+    int lane;
+    const int warp;
+    int stage, phase;                // place in the ring of the unit at hand, and its parity
+    const T *key[sets], *value[sets];   // where the rows of the unit lie that is copied next, a lane a row
+    unsigned q[MT][steps - shared_steps][4];
+    float s[MT][blocks][4], o[MT][columns][4];   // scores, then weights; result, not yet divided by the sum of weights
+    float row_max[MT][2], row_sum[MT][2];        // of rows lane / 4 and lane / 4 + 8
+
+    __device__ __forceinline__ HeadTile(const HeadCall<T, Out>& call, unsigned char* shared)
+        : call(call), shared(shared), base(shared_pointer(shared)), lane(lane_id()),
+          warp(__shfl_sync(KD_FULL_MASK, warp_id(), 0)), stage(0), phase(0)
+    {
+    }
+
+    __device__ __forceinline__ HeadItem<T>& item() const { return *reinterpret_cast<HeadItem<T>*>(shared + L::item); }
+    __device__ __forceinline__ shared_address full(int i) const { return base + L::barriers + 8 * i; }
+    __device__ __forceinline__ shared_address empty(int i) const { return base + L::barriers + 8 * (KD_STAGES + i); }
+
+    // ---- copies ----
+
+    // Rows from `total` on are copies of the last real one: finite, and masked.
+    __device__ __forceinline__ void find_rows(int u)
+    {
+        const HeadItem<T>& it = item();
+#pragma unroll
+        for (int set = 0; set < sets; ++set) {
+            const int t = min(u * KD_UNIT + warp * own + 32 * set + lane % min(own, 32), it.keys.total - 1);
+            key[set] = it.keys.row(t, call.width());
+            value[set] = it.keys.tree && t >= it.keys.length ? it.values.tree + (key[set] - it.keys.tree)
+                                                             : it.values.cache + (key[set] - it.keys.cache);
+        }
+    }
+
+    // Copy unit u, whose rows have been found, and find those of the next.
+    __device__ __forceinline__ void copy_unit(int u, int to, int parity)
+    {
+        mbarrier_wait(empty(to), parity ^ 1);
+        const int piece = lane % pieces, row = lane / pieces;
+#pragma unroll
+        for (int i = 0; i < own; i += together) {
+            const T* from_key = shuffled(key[i / 32], i % 32 + row);
+            const T* from_value = shuffled(value[i / 32], i % 32 + row);
+            const int at = warp * own + i + row;
+            const shared_address place = base + to * L::unit_bytes + at * L::pitch + 16 * (piece ^ (at & 7));
+            copy_async_16(place, from_key + 8 * piece);
+            copy_async_16(place + 2 * KD_HEAD, from_value + 8 * piece);
+        }
+        copy_async_arrive(full(to));
+        if (u + 1 < item().segment.end) find_rows(u + 1);
+    }
+
+    __device__ static __forceinline__ const T* shuffled(const T* p, int lane)
+    {
+        return reinterpret_cast<const T*>(__shfl_sync(KD_FULL_MASK, (unsigned long long)p, lane));
+    }
+
+    // Row `half` of this lane in fragment m, among those of the KV head; rows behind the last real one stand for it.
+    __device__ __forceinline__ int own_row(int m, int half) const
+    {
+        const HeadItem<T>& it = item();
+        return min(it.first_row + warp * L::warp_rows + 16 * m + 8 * half + (lane >> 2), it.real * call.batch().heads - 1);
+    }
+
+    // Number of a row in the whole batch, in q, out and lse.
+    __device__ __forceinline__ long long number(int row) const
+    {
+        const int group = call.batch().heads, node = row / group, heads = call.batch().kv_heads * group;
+        return ((long long)item().segment.request * call.batch().nodes + node) * heads + item().kv_head * group + (row - node * group);
+    }
+
+    // Where this lane keeps its part of step k of Q in shared memory; nobody else reads it.
+    __device__ __forceinline__ uint4& kept_q(int m, int k) const
+    {
+        return reinterpret_cast<uint4*>(shared + L::q)[((warp * MT + m) * shared_steps + k) * 32 + lane];
+    }
+
+    __device__ __forceinline__ void load_q()
+    {
+#pragma unroll
+        for (int m = 0; m < MT; ++m) {
+            const T* low = call.keys.q + number(own_row(m, 0)) * KD_HEAD + 2 * (lane & 3);
+            const T* high = call.keys.q + number(own_row(m, 1)) * KD_HEAD + 2 * (lane & 3);
+            const auto pair = [](const T* row, int at) { return *reinterpret_cast<const unsigned*>(row + at); };
+#pragma unroll
+            for (int k = 0; k < steps; ++k) {
+                const uint4 four = make_uint4(pair(low, 16 * k), pair(high, 16 * k), pair(low, 16 * k + 8), pair(high, 16 * k + 8));
+                if (k < shared_steps) kept_q(m, k) = four;
+                else take(q[m][k < shared_steps ? 0 : k - shared_steps], four);
+            }
+        }
+    }
+
+    __device__ static __forceinline__ void take(unsigned (&x)[4], uint4 four) { x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w; }
+
+    // ---- one unit ----
+
+    __device__ __forceinline__ void multiply_qk()
+    {
+#pragma unroll
+        for (int m = 0; m < MT; ++m)
+#pragma unroll
+            for (int j = 0; j < 4 * blocks; ++j) s[m][j >> 2][j & 3] = 0.0f;
+        const shared_address rows = base + stage * L::unit_bytes + ((lane & 7) + (lane >> 4) * 8) * L::pitch;
+        const int place = 16 * ((lane >> 3 & 1) ^ (lane & 7));
+#pragma unroll
+        for (int k = 0; k < steps; ++k) {
+            unsigned a[MT][4];
+#pragma unroll
+            for (int m = 0; m < MT; ++m)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) a[m][i] = q[m][k < shared_steps ? 0 : k - shared_steps][i];
+            if (k < shared_steps)
+#pragma unroll
+                for (int m = 0; m < MT; ++m) take(a[m], kept_q(m, k));
+#pragma unroll
+            for (int j = 0; j < blocks / 2; ++j) {
+                unsigned keys[4];
+                ldmatrix_x4(keys, rows + (place ^ 32 * (k % 4)) + 128 * (k / 4) + 16 * j * L::pitch);
+#pragma unroll
+                for (int m = 0; m < MT; ++m) {
+                    mma_m16n8k16<T>(s[m][2 * j], a[m], keys[0], keys[1]);
+                    mma_m16n8k16<T>(s[m][2 * j + 1], a[m], keys[2], keys[3]);
+                }
+            }
+        }
+    }
+
+    // Scores of what a row does not see become -inf.
+    __device__ __forceinline__ void hide(int u)
+    {
+        const HeadItem<T>& it = item();
+        const Batch& batch = call.batch();
+#pragma unroll
+        for (int m = 0; m < MT; ++m)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const long long node = (long long)it.segment.request * batch.nodes + own_row(m, half) / batch.heads;
+#pragma unroll
+                for (int part = 0; part < KD_UNIT / 32; ++part) {
+                    const unsigned seen = visible_rows(call.keys.mask + node * call.keys.words, call.keys.words, u * KD_UNIT + 32 * part,
+                                                       it.keys.length, it.keys.total) >> 2 * (lane & 3);
+#pragma unroll
+                    for (int j = 0; j < 8; ++j)
+                        if (!(seen >> (8 * (j / 2) + j % 2) & 1u)) s[m][4 * part + j / 2][2 * half + j % 2] = -KD_INFINITY;
+                }
+            }
+    }
+
+    // Scores to weights, with the running maximum; the result so far is rescaled where that has moved.
+    __device__ __forceinline__ void softmax(int u)
+    {
+#pragma unroll
+        for (int m = 0; m < MT; ++m)
+#pragma unroll
+            for (int j = 0; j < 4 * blocks; ++j) s[m][j >> 2][j & 3] *= call.keys.scale;
+        if ((u + 1) * KD_UNIT > item().keys.length) hide(u);
+        bool moved = false;
+        float factor[MT][2];
+#pragma unroll
+        for (int m = 0; m < MT; ++m)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                float most = -KD_INFINITY, sum = 0.0f;
+#pragma unroll
+                for (int j = 0; j < blocks; ++j) most = fmaxf(most, fmaxf(s[m][j][2 * half], s[m][j][2 * half + 1]));
+                most = fmaxf(most, __shfl_xor_sync(KD_FULL_MASK, most, 1));
+                most = fmaxf(most, __shfl_xor_sync(KD_FULL_MASK, most, 2));
+                const float now = most > row_max[m][half] + KD_LAZY ? most : row_max[m][half];
+                factor[m][half] = fast_exp2(row_max[m][half] - now);
+                moved |= now != row_max[m][half];
+                row_max[m][half] = now;
+#pragma unroll
+                for (int j = 0; j < blocks; ++j) {
+                    s[m][j][2 * half] = fast_exp2(s[m][j][2 * half] - now);
+                    s[m][j][2 * half + 1] = fast_exp2(s[m][j][2 * half + 1] - now);
+                    sum += s[m][j][2 * half] + s[m][j][2 * half + 1];
+                }
+                row_sum[m][half] = row_sum[m][half] * factor[m][half] + sum;
+            }
+        if (__any_sync(KD_FULL_MASK, moved)) scale_result(factor);
+    }
+
+    __device__ __forceinline__ void scale_result(const float (&factor)[MT][2])
+    {
+#pragma unroll
+        for (int m = 0; m < MT; ++m)
+#pragma unroll
+            for (int c = 0; c < columns; ++c)
+#pragma unroll
+                for (int j = 0; j < 4; ++j) o[m][c][j] *= factor[m][j >> 1];
+    }
+
+    __device__ __forceinline__ void multiply_pv()
+    {
+        const shared_address rows = base + stage * L::unit_bytes + 2 * KD_HEAD + (lane & 15) * L::pitch;
+        const int place = 16 * ((lane >> 4) ^ (lane & 7));
+#pragma unroll
+        for (int k = 0; k < KD_UNIT / 16; ++k) {
+            unsigned p[MT][4];
+#pragma unroll
+            for (int m = 0; m < MT; ++m)
+#pragma unroll
+                for (int j = 0; j < 4; ++j)
+                    p[m][j] = pack_pair<T>(s[m][2 * k + j / 2][2 * (j % 2)], s[m][2 * k + j / 2][2 * (j % 2) + 1]);
+#pragma unroll
+            for (int c = 0; c < columns / 2; ++c) {
+                unsigned values[4];
+                ldmatrix_x4_trans(values, rows + (place ^ 32 * (c % 4)) + 128 * (c / 4) + 16 * k * L::pitch);
+#pragma unroll
+                for (int m = 0; m < MT; ++m) {
+                    mma_m16n8k16<T>(o[m][2 * c], p[m], values[0], values[1]);
+                    mma_m16n8k16<T>(o[m][2 * c + 1], p[m], values[2], values[3]);
+                }
+            }
+        }
+    }
+
+#include "verify_attn_heads_loop.cuh"
+};
+
+#endif
