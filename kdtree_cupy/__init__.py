@@ -4,7 +4,7 @@ One stage, one function.  A round of decoding calls them in this order::
 
     topk_logprob   draft logits [b, D, V]  -> ids, logprobs [b, D, K]
     tree_build     ids, logprobs           -> DraftTree, ancestor mask, positions
-    verify_attn    queries of N nodes      -> attention over prefix and tree
+    verify_attn    queries of N nodes      -> attention over prefix and tree (verify_attn_gqa: grouped heads)
     target_token   target logits [b, N, V] -> token the target chose at each node
     tree_accept    tree, target tokens     -> path, next root
     kv_commit      caches, path            -> KV rows moved to the prefix
@@ -28,6 +28,7 @@ from .tree import DraftTree
 from .tree_accept import Accepted, tree_accept
 from .tree_build import TreeBuild, tree_build
 from .verify_attn import Attention, verify_attn
+from .verify_attn_gqa import verify_attn_gqa
 from .version import __version__
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "topk_logprob",
     "tree_build",
     "verify_attn",
+    "verify_attn_gqa",
     "target_token",
     "tree_accept",
     "kv_commit",

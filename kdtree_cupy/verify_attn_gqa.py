@@ -42,7 +42,7 @@ class Arguments(NamedTuple):
     page_table: Array | None
 
 
-def verify_attn_gqa(
+def verify_attn_gqa(  # noqa: PLR0913 (verify_attn's, with keys and values apart)
     q: Array,
     k_cache: Array,
     v_cache: Array,
@@ -104,9 +104,7 @@ def verify_attn_gqa(
 
     Source: Ainslie et al., GQA, arXiv 2305.13245.
     """
-    arguments = check_arguments(
-        q, k_cache, v_cache, tree_k, tree_v, mask, lengths, scale, counts, page_table
-    )
+    arguments = check_arguments(q, k_cache, v_cache, tree_k, tree_v, mask, lengths, scale, counts, page_table)
     check_splits(splits)
     targets = None if out is None else check_out(out, q)
     run = resolve(library, {name: value for name, value in arguments._asdict().items() if name != "scale"})
@@ -114,7 +112,10 @@ def verify_attn_gqa(
         if check:
             check_values(arguments)
         if targets is None:
-            targets = (run.empty(tuple(q.shape), checks.dtype_name(q)), run.empty(tuple(q.shape[:3]), "float32"))
+            targets = (
+                run.empty(tuple(q.shape), checks.dtype_name(q)),
+                run.empty(tuple(q.shape[:3]), "float32"),
+            )
         verify_attn_gqa_launch.launch(run, arguments, splits, *targets)
         return Attention(*targets)
     check_values(arguments)

@@ -13,11 +13,12 @@ import numpy as np
 
 from .library import arrays
 from .verify_attn_launch import (
-    _SCRATCH,
     CXX,
     LEAST_ROWS,
+    SCRATCH,
     Card,
     card,
+    check_alignment,
     combine_rows,
     current_stream,
     cut,
@@ -33,7 +34,7 @@ RESERVED = 1024
 
 
 class Variant(NamedTuple):
-    """One kernel: ``warps`` warps of 16 * ``tiles`` query rows each, most blocks of it on a multiprocessor."""
+    """One kernel: ``warps`` warps of 16 * ``tiles`` query rows, most of its blocks on a multiprocessor."""
 
     kernel: str
     tiles: int
@@ -45,10 +46,10 @@ class Variant(NamedTuple):
         """Query rows of a block."""
         return 16 * self.tiles * self.warps
 
-    def shared_bytes(self, size: int, stages: int) -> int:
+    def shared_bytes(self, size: int, stages: int, unit: int = UNIT) -> int:
         """Dynamic shared memory for heads of ``size``: ``HeadLayout::bytes`` of verify_attn_heads.cuh."""
         kept = 4 * 512 * self.tiles * self.warps if self.tiles == 2 and size > 64 else 0
-        return stages * UNIT * 4 * size + kept + 16 * stages + 224
+        return stages * unit * 4 * size + kept + 16 * stages + 224
 
 
 ROWS128 = Variant("verify_attn_gqa_rows128", 2, 4, 2)
@@ -69,7 +70,9 @@ def variant_for(rows: int, splits: int | str) -> Variant:
     return ROWS64 if rows > ROWS32.rows else ROWS32 if rows > ROWS16.rows else ROWS16
 
 
-def stages_and_blocks(variant: Variant, size: int, on: Card, stages: int | None = None) -> tuple[int, int]:
+def stages_and_blocks(
+    variant: Variant, size: int, on: Card, stages: int | None = None, unit: int = UNIT
+) -> tuple[int, int]:
     """Return units in the ring and blocks on a multiprocessor: many blocks, then a deep ring.
 
     ``stages`` is a number of units asked for.
@@ -77,20 +80,12 @@ def stages_and_blocks(variant: Variant, size: int, on: Card, stages: int | None 
     for blocks in range(variant.most_blocks, 0, -1):
         room = (on.block_shared + RESERVED) // blocks - RESERVED
         for units in range(8, 1, -1) if stages is None else (stages,):
-            if variant.shared_bytes(size, units) <= room:
+            if variant.shared_bytes(size, units, unit) <= room:
                 return units, blocks
-    needed = variant.shared_bytes(size, stages or 2)
+    needed = variant.shared_bytes(size, stages or 2, unit)
     raise ValueError(
         f"{variant.kernel} needs {needed} bytes of shared memory, the card has {on.block_shared}"
     )
-
-
-def check_alignment(arguments: Any) -> None:
-    """Raise ``ValueError`` unless rows start at multiples of 16 bytes, as copies want them."""
-    for name in ("q", "k_cache", "v_cache", "tree_k", "tree_v"):
-        array = getattr(arguments, name)
-        if array is not None and arrays.handle(array).pointer % 16:
-            raise ValueError(f"{name}: got an array that starts off a multiple of 16 bytes, wanted one on it")
 
 
 def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) -> None:
@@ -112,25 +107,25 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
             defines=defines | {"KD_EXACT_ONLY": 1},
         )  # fmt: skip
         return
-    check_alignment(a)
+    check_alignment(a, ("q", "k_cache", "v_cache", "tree_k", "tree_v"))
     on, macros = card(run.device), run.library.defines
     variant = variant_for(nodes * group, splits)
-    asked = int(macros["KD_STAGES"]) if "KD_STAGES" in macros else None
-    stages, blocks = stages_and_blocks(variant, size, on, asked)
+    asked, unit = int(macros.get("KD_STAGES", 0)) or None, int(macros.get("KD_UNIT", UNIT))
+    stages, blocks = stages_and_blocks(variant, size, on, asked, unit)
     defines["KD_STAGES"] = stages
     tiles = shared * math.ceil(nodes * group / variant.rows)
     most_rows = pages * page_size + nodes
-    plan = cut(splits, batch, tiles, most_rows, blocks * on.multiprocessors, UNIT)
+    plan = cut(splits, batch, tiles, most_rows, blocks * on.multiprocessors, unit)
     stream = current_stream(run, a.q)
-    partial = _SCRATCH.take(run, stream, "partial", plan.slots * variant.rows * size, dtype)
-    partial_lse = _SCRATCH.take(run, stream, "partial_lse", plan.slots * variant.rows, "float32")
-    table = _SCRATCH.take(run, stream, "table", batch * tiles * 4, "int32")
-    least = int(macros.get("KD_LEAST_UNITS", LEAST_ROWS // UNIT))
+    partial = SCRATCH.take(run, stream, "partial", plan.slots * variant.rows * size, dtype)
+    partial_lse = SCRATCH.take(run, stream, "partial_lse", plan.slots * variant.rows, "float32")
+    table = SCRATCH.take(run, stream, "table", batch * tiles * 4, "int32")
+    least = int(macros.get("KD_LEAST_UNITS", LEAST_ROWS // unit))
     run.launch(
         FILE, variant.kernel, plan.blocks, 32 * variant.warps,
         (*inputs, partial, partial_lse, table, batch, *sizes, plan.chunk_units, plan.most_chunks, least,
          np.float32(a.scale * math.log2(math.e))),
-        shared_bytes=variant.shared_bytes(size, stages), defines=defines,
+        shared_bytes=variant.shared_bytes(size, stages, unit), defines=defines,
     )  # fmt: skip
     if plan.most_chunks == 1 and a.counts is None:
         return

@@ -130,12 +130,12 @@ class Cut(NamedTuple):
     slots: int
 
 
-def cut(splits: int | str, batch: int, tiles: int, most_rows: int, blocks: int) -> Cut:
+def cut(splits: int | str, batch: int, tiles: int, most_rows: int, blocks: int, unit: int = UNIT) -> Cut:
     """Divide ``batch`` x ``tiles`` tiles, ``blocks`` at a time; ``most_rows`` KV rows fit the cache."""
     if splits == "auto":
         return Cut(0, 0, blocks, 2 * blocks)
     if splits == "fixed":
-        chunk, chunks = FIXED_CHUNK // UNIT, max(1, math.ceil(most_rows / FIXED_CHUNK))
+        chunk, chunks = FIXED_CHUNK // unit, max(1, math.ceil(most_rows / FIXED_CHUNK))
     else:
         chunk, chunks = -splits, splits
     slots = batch * tiles * chunks
@@ -184,9 +184,9 @@ def combine_rows(rows: int, splits: int | str) -> int:
     return 1 if rows <= 1056 else 2 if rows <= 2112 else 4 if rows <= 8448 else 8
 
 
-def check_alignment(arguments: Any) -> None:
+def check_alignment(arguments: Any, names: tuple[str, ...] = ("q", "cache", "tree_kv")) -> None:
     """Raise ``ValueError`` unless rows start at multiples of 16 bytes, as copies want them."""
-    for name in ("q", "cache", "tree_kv"):
+    for name in names:
         array = getattr(arguments, name)
         if array is not None and arrays.handle(array).pointer % 16:
             raise ValueError(f"{name}: got an array that starts off a multiple of 16 bytes, wanted one on it")

@@ -20,7 +20,9 @@
 //            combine: grid (N * H / block_rows, b), block 256
 // Numerics   as verify_attn.cu
 // Bytes      keys and values once per tile of rows (from L2 mostly), q once, out once
+#ifndef KD_UNIT
 #define KD_UNIT 32
+#endif
 #include "verify_attn_combine.cuh"
 #include "verify_attn_formula.cuh"
 #include "verify_attn_heads.cuh"

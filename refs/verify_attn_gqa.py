@@ -29,10 +29,10 @@ def verify_attn_gqa(
     """Attend from every node and head of ``q`` [b, N, H, D].
 
     ``k_cache`` and ``v_cache`` are [b, S, Hkv, D], or [pages, page_size, Hkv, D] with ``page_table``
-    [b, max_pages].  ``tree_k`` and ``tree_v`` are [b, N, Hkv, D]; None means that node i lies in the caches at
-    position ``lengths[b] + i``.  Head h reads KV head ``h // (H // Hkv)``.  Rows from ``counts[b]`` on give 0
-    and -inf, and neither their KV nor their mask bits are read; the same result is given by a row that sees
-    nothing.  Returns out float64 [b, N, H, D] and lse float64 [b, N, H].
+    [b, max_pages].  ``tree_k`` and ``tree_v`` are [b, N, Hkv, D]; None means that node i lies in the caches
+    at position ``lengths[b] + i``.  Head h reads KV head ``h // (H // Hkv)``.  Rows from ``counts[b]`` on
+    give 0 and -inf, and neither their KV nor their mask bits are read; the same result is given by a row that
+    sees nothing.  Returns out float64 [b, N, H, D] and lse float64 [b, N, H].
     """
     batch, slots, heads, size = q.shape
     group = heads // k_cache.shape[2]

@@ -78,11 +78,12 @@ def rounded(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def naive_attention(
-    q: np.ndarray, rows: np.ndarray, visible: np.ndarray, scale: float
+    q: np.ndarray, rows: np.ndarray, visible: np.ndarray, scale: float, values: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return textbook attention of one request with every intermediate stored in q's number type.
 
     ``q`` is [N, H, 576], ``rows`` [n, 576] and ``visible`` bool [N, n]; out is [N, H, 512], lse float32.
+    ``values`` [n, D] instead of the first 512 numbers of the rows, which then are keys of any size.
     """
     dtype = q.dtype
     keys = rows.astype(np.float32)
@@ -91,16 +92,18 @@ def naive_attention(
     peak = scores.max(-1, keepdims=True)
     weights = rounded(np.exp(scores - peak), dtype)
     total = weights.sum(-1, keepdims=True, dtype=np.float32)
-    out = np.einsum("nhm,me->nhe", rounded(weights / total, dtype), keys[:, :512])
+    values = (rows[:, :512] if values is None else values).astype(np.float32)
+    out = np.einsum("nhm,me->nhe", rounded(weights / total, dtype), values)
     return rounded(out, dtype), (peak + np.log(total))[..., 0]
 
 
 def dense_attention(
-    q: np.ndarray, rows: np.ndarray, visible: np.ndarray, scale: float
+    q: np.ndarray, rows: np.ndarray, visible: np.ndarray, scale: float, values: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the same in float64 with a dense additive mask; rows that see nothing give 0 and -inf."""
     scores = scale * np.einsum("nhe,me->nhm", q.astype(np.float64), rows.astype(np.float64))
     scores = np.where(visible[:, None], scores, -np.inf)
     lse = np.logaddexp.reduce(scores, axis=-1) if rows.size else np.full(q.shape[:2], -np.inf)
     weights = np.exp(scores - np.where(np.isfinite(lse), lse, 0.0)[..., None])
-    return np.einsum("nhm,me->nhe", weights, rows[:, :512].astype(np.float64)), lse
+    values = (rows[:, :512] if values is None else values).astype(np.float64)
+    return np.einsum("nhm,me->nhe", weights, values), lse

@@ -1,0 +1,164 @@
+"""Kernels of verify_attn_gqa: test_verify_attn_gqa on host and cuda, and faults only kernels have."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import test_verify_attn_gqa as bodies
+import test_verify_attn_kernels as mla
+from conftest import Backend
+from test_verify_attn_gqa import BF16, GRID, SCALE, Case, assert_right, attend, make
+from tolerances import ATTENTION_FLOAT32
+
+import kdtree_cupy as kd
+from kdtree_cupy import masks, verify_attn_gqa_launch
+from kdtree_cupy.library import KernelLibrary
+from kdtree_cupy.library.host import problem
+from kdtree_cupy.verify_attn_launch import Card
+
+GPU = pytest.mark.gpu
+PATHS = {  # one depth of the ring on the host, where each takes seconds to compile
+    "host": {"KD_STAGES": 2},
+    "cuda": {},
+}
+BACKENDS = tuple(PATHS)
+
+
+def backend_for(path: str, **options) -> Backend:
+    """Return the backend of a path; options are those of the host's launches."""
+    library = KernelLibrary(backend=path, defines=PATHS[path])
+    if path == "cuda":
+        return mla.backend_for("cuda")
+    if reason := problem():
+        pytest.skip(f"host: {reason}")
+    library.host_options.update(options)
+    return Backend(path, library)
+
+
+@pytest.fixture
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return backend_for(request.param)
+
+
+@pytest.mark.parametrize(("group", "size", "nodes"), GRID)
+def test_groups_and_sizes(backend, group, size, nodes):
+    bodies.check_grid(backend, group, size, nodes, BF16)
+
+
+@pytest.mark.parametrize("dtype", bodies.DTYPES, ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("mask", ["chain", "star", "binary", "random"])
+def test_masks_and_types(backend, mask, dtype):
+    bodies.test_masks_and_types(backend, mask, dtype)
+
+
+@pytest.mark.parametrize("layout", ["contiguous, in cache", "1", "3", "16", "64", "16 in cache"])
+def test_layouts(backend, layout):
+    bodies.test_layouts(backend, layout)
+
+
+@pytest.mark.parametrize("splits", ["auto", "fixed", 1, 2, 7, 64])
+def test_splits(backend, splits):
+    bodies.test_splits(backend, splits)
+
+
+@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize("mask", ["chain", "any"])
+def test_averages(backend, mask, size):
+    bodies.test_every_output_is_the_average_of_the_visible_rows(backend, mask, size)
+
+
+def test_other_rules(backend):
+    bodies.test_a_row_that_sees_nothing_is_zero(backend)
+    bodies.test_bits_from_the_count_on_are_ignored(backend)
+    bodies.test_large_and_late_maxima(backend)
+    bodies.test_counts_default_to_all_nodes(backend)
+
+
+def test_fixed_splits_do_not_depend_on_nodes_or_batch(backend):
+    wide = make(14, [700, 30, 513], 33, 4, dtype=BF16)
+    narrow = Case(*(x[:, :9].copy() if x.ndim > 1 and x.shape[1] == 33 else x.copy() for x in wide))
+    narrow = narrow._replace(counts=np.full(3, 9, np.int32), mask=wide.mask[:, :9, :1].copy())
+    for case in (wide, narrow):
+        case.mask[:, :9] &= np.uint32(0x1FF)
+    wide.mask[:, :9, 1:] = 0
+    whole = attend(backend, wide, splits="fixed")
+    for b in range(3):
+        alone = Case(*(x[b : b + 1].copy() for x in narrow))
+        part = attend(backend, alone, splits="fixed")
+        np.testing.assert_array_equal(part.out[0], whole.out[b, :9])
+        np.testing.assert_array_equal(part.lse[0], whole.lse[b, :9])
+
+
+def test_a_chain_is_causal_attention(backend):
+    chain = make(15, [77], 24, 3, dtype=BF16, mask="chain")
+    assert (masks.unpack_mask(chain.mask)[0] == np.tri(24, dtype=bool)).all()
+    assert_right(chain, attend(backend, chain))
+
+
+def test_ragged_batch_of_many(backend):
+    rng = np.random.default_rng(17)
+    lengths, counts = ([int(x) for x in rng.integers(0, top, 37)] for top in (120, 6))
+    case = make(17, lengths, 5, 4, dtype=BF16, counts=counts)
+    assert_right(case, attend(backend, case))
+
+
+def test_pages_beyond_2_31_numbers(backend):
+    """A page at the far end of caches of over 2**31 numbers (their memory is never touched elsewhere)."""
+    case = make(18, [20], 4, 4, dtype=BF16)
+    pages = 2**31 // (16 * 2 * 64) + 3
+    far = np.array([[pages - 1, pages - 2]], np.int32)
+    caches = []
+    for dense in (case.k_cache, case.v_cache):
+        if backend.name == "cuda":
+            import torch
+
+            caches.append(torch.empty((pages, 16, 2, 64), dtype=torch.bfloat16, device="cuda"))
+        else:
+            caches.append(np.empty((pages, 16, 2, 64), BF16))
+        for i, page in enumerate(far[0]):
+            caches[-1][int(page)] = backend.to(np.resize(dense[0, 16 * i : 16 * i + 16], (16, 2, 64)))
+    rest = (case.tree_k, case.tree_v, case.mask, case.lengths)
+    got = backend.run(kd.verify_attn_gqa, case.q, *caches, *rest, scale=SCALE, page_table=far)
+    assert_right(case, got)
+
+
+@pytest.mark.parametrize("seed", [-1, 1])
+def test_any_order_of_threads_gives_the_same_bits(seed):
+    case = make(19, [200, 31], 17, 4, dtype=BF16)
+    plain, shuffled = attend(backend_for("host"), case), attend(backend_for("host", seed=seed), case)
+    np.testing.assert_array_equal(plain.out.view(np.int16), shuffled.out.view(np.int16))
+    np.testing.assert_array_equal(plain.lse, shuffled.lse)
+
+
+@GPU
+@pytest.mark.parametrize(("group", "nodes"), [(1, 9), (4, 33), (8, 65)])
+@pytest.mark.parametrize("size", [64, 128])
+def test_hundred_repeats_are_bit_identical(group, nodes, size):
+    backend = backend_for("cuda")
+    case = make(20, [1500, 700], nodes, group, 2, size, dtype=BF16)
+    first = attend(backend, case)
+    for _ in range(100):
+        again = backend.run(kd.verify_attn_gqa, *case[:7], scale=SCALE, counts=case.counts)
+        np.testing.assert_array_equal(first.out.view(np.int16), again.out.view(np.int16))
+        np.testing.assert_array_equal(first.lse, again.lse)
+
+
+@GPU
+def test_float32_accuracy():
+    case = make(11, [2048], 33, 4, 8, 128)
+    for x in case[:5]:
+        x *= np.float32(0.5)
+    got = backend_for("cuda").run(kd.verify_attn_gqa, *case[:7], scale=SCALE)
+    exact = bodies.reference(*case[:7], scale=SCALE)
+    assert np.abs(got.out - exact.out).max() <= ATTENTION_FLOAT32
+
+
+@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (9, 0), (12, 0)])
+def test_shared_memory_fits_the_cards(capability, size):
+    block = {(8, 0): 166_912, (8, 9): 101_376, (9, 0): 232_448, (12, 0): 101_376}[capability]
+    launch = verify_attn_gqa_launch
+    for variant in (launch.ROWS128, launch.ROWS64, launch.ROWS32, launch.ROWS16):
+        stages, blocks = launch.stages_and_blocks(variant, size, Card(capability, 100, block))
+        assert stages >= 2 and blocks * (variant.shared_bytes(size, stages) + 1024) <= block + 1024
+        assert blocks * variant.warps >= 2, "one warp of an idle multiprocessor"
