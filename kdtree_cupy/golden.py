@@ -23,7 +23,10 @@ import numpy as np
 from . import kdtr
 from .tree import DraftTree
 
-STAGES = ("topk_logprob", "tree_build", "verify_attn", "target_token", "tree_accept", "kv_commit", "masks")
+STAGES = (
+    "topk_logprob", "tree_build", "verify_attn", "verify_attn_gqa",
+    "target_token", "tree_accept", "kv_commit", "masks",
+)  # fmt: skip
 """Names of the golden files, without ``.kdtr``."""
 
 

@@ -175,7 +175,8 @@ def _runs_here(arch: str, backend: str) -> bool:
 def stage_of(file: str) -> str | None:
     """Return the stage that a ``.cu`` file belongs to, or None."""
     stem = file.removesuffix(".cu")
-    return next((stage for stage in STAGES if stem == stage or stem.startswith(f"{stage}_")), None)
+    found = [stage for stage in STAGES if stem == stage or stem.startswith(f"{stage}_")]
+    return max(found, key=len, default=None)
 
 
 def _time(trial: Trial) -> None:

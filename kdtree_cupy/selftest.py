@@ -24,7 +24,10 @@ from .stage_run import leaves
 from .tree import DraftTree
 from .version import __version__
 
-STAGES = ("topk_logprob", "tree_build", "verify_attn", "target_token", "tree_accept", "kv_commit")
+STAGES = (
+    "topk_logprob", "tree_build", "verify_attn", "verify_attn_gqa",
+    "target_token", "tree_accept", "kv_commit",
+)  # fmt: skip
 LOGPROB_BOUND = 2.0**-21
 """abs(error) <= this * max(1, abs(value))."""
 ATTENTION_BOUND = {"float32": 2.0**-20, "float16": 2.0**-9, "bfloat16": 2.0**-6}
@@ -146,7 +149,7 @@ def compare(case: golden.GoldenCase, got: dict[str, np.ndarray]) -> tuple[float,
         if name == "logprobs":
             limit = LOGPROB_BOUND * np.maximum(1.0, np.abs(np.where(np.isfinite(wanted), wanted, 0.0)))
             error, allowed = _relative(have, wanted, limit), LOGPROB_BOUND
-        elif case.stage == "verify_attn":
+        elif case.stage.startswith("verify_attn"):
             allowed = ATTENTION_BOUND[str(case.arguments["q"].dtype)]
             finite = np.abs(wanted[np.isfinite(wanted)]).max(initial=1e-30)
             error = _relative(have, wanted, np.full(wanted.shape, finite * allowed))

@@ -31,35 +31,52 @@ def self_check(library: Any) -> None:
     library : KernelLibrary
         With backend "cuda" or "host".
     """
+    from .verify_attn import verify_attn
+
     for number, (dtype, heads, nodes, prefix) in enumerate(_SHAPES):
         if dtype == "float16" and library.backend == "host":  # seconds more of a C++ compiler, same templates
             continue
-        arguments = _inputs(number, dtype, heads, nodes, prefix)
-        wanted = _run(KernelLibrary(backend="numpy"), arguments, np.asarray)
-        move = _mover(library.backend)
-        got = _run(library, {name: move(value) for name, value in arguments.items()}, _host)
-        largest = np.abs(wanted[0]).max(initial=1e-30)
-        error = np.abs(got[0] - wanted[0]).max(initial=0.0) / largest
+        arguments = _inputs(number, dtype, heads, nodes, prefix) | {"scale": 192**-0.5}
         what = f"verify_attn: {dtype}, {heads} heads, {nodes} nodes, prefix {prefix}"
-        if not error <= _BOUND[dtype]:
-            raise ValueError(f"{what}: out is off by {error:.2g} of its largest, allowed {_BOUND[dtype]:.2g}")
-        seen = np.isfinite(wanted[1])
-        if not np.array_equal(seen, np.isfinite(got[1])) or not np.array_equal(
-            got[1][~seen], wanted[1][~seen]
-        ):
-            raise ValueError(f"{what}: lse is not -inf where the reference sees nothing")
-        gap = np.abs(got[1][seen] - wanted[1][seen]).max(initial=0.0)
-        if not gap <= _LSE:
-            raise ValueError(f"{what}: lse is off by {gap:.2g}, allowed {_LSE:.2g}")
+        compare(verify_attn, library, arguments, what)
+
+
+def compare(stage: Any, library: Any, arguments: dict[str, Any], what: str) -> None:
+    """Raise ``ValueError``, beginning with ``what``, unless ``stage`` agrees with its numpy backend."""
+    wanted = _run(stage, KernelLibrary(backend="numpy"), arguments, np.asarray)
+    move = _mover(library.backend)
+    got = _run(stage, library, {name: move(value) for name, value in arguments.items()}, _host)
+    bound = _BOUND[str(arguments["q"].dtype)]
+    error = np.abs(got[0] - wanted[0]).max(initial=0.0) / np.abs(wanted[0]).max(initial=1e-30)
+    if not error <= bound:
+        raise ValueError(f"{what}: out is off by {error:.2g} of its largest, allowed {bound:.2g}")
+    seen = np.isfinite(wanted[1])
+    if not np.array_equal(seen, np.isfinite(got[1])) or not np.array_equal(got[1][~seen], wanted[1][~seen]):
+        raise ValueError(f"{what}: lse is not -inf where the reference sees nothing")
+    gap = np.abs(got[1][seen] - wanted[1][seen]).max(initial=0.0)
+    if not gap <= _LSE:
+        raise ValueError(f"{what}: lse is off by {gap:.2g}, allowed {_LSE:.2g}")
 
 
 def _inputs(seed: int, dtype: str, heads: int, nodes: int, prefix: int) -> dict[str, Any]:
     """Return arguments of two requests: random trees, the second with a padding node."""
+    normal = normals(seed, dtype)
+    return {
+        "q": normal(2, nodes, heads, 576),
+        "cache": normal(2, max(prefix, 1), 576),
+        "tree_kv": normal(2, nodes, 576),
+    } | two_trees(seed, nodes, prefix)
+
+
+def normals(seed: int, dtype: str) -> Any:
+    """Return a function from sizes to an array of N(0, 1)."""
     rng = np.random.default_rng(seed)
+    return lambda *shape: rng.standard_normal(shape, dtype=np.float32).astype(numpy_dtype(dtype))
 
-    def normal(*shape: int) -> np.ndarray:
-        return rng.standard_normal(shape, dtype=np.float32).astype(numpy_dtype(dtype))
 
+def two_trees(seed: int, nodes: int, prefix: int) -> dict[str, Any]:
+    """Return mask, lengths and counts of two requests: random trees, the second with a padding node."""
+    rng = np.random.default_rng(seed)
     visible = np.zeros((2, nodes, nodes), bool)
     for tree in visible:
         for i in range(nodes):
@@ -67,20 +84,14 @@ def _inputs(seed: int, dtype: str, heads: int, nodes: int, prefix: int) -> dict[
                 tree[i] = tree[rng.integers(i)]
             tree[i, i] = True
     return {
-        "q": normal(2, nodes, heads, 576),
-        "cache": normal(2, max(prefix, 1), 576),
-        "tree_kv": normal(2, nodes, 576),
         "mask": pack_mask(visible),
         "lengths": np.array([prefix, prefix // 2], np.int32),
         "counts": np.array([nodes, nodes - 1], np.int32),
     }
 
 
-def _run(library: Any, arguments: dict[str, Any], to_host: Any) -> tuple[np.ndarray, np.ndarray]:
-    from .verify_attn import verify_attn
-
-    read = verify_attn(**arguments, scale=192**-0.5, library=library)
-    return tuple(to_host(array).astype(np.float64) for array in read)
+def _run(stage: Any, library: Any, arguments: dict[str, Any], to_host: Any) -> tuple[np.ndarray, np.ndarray]:
+    return tuple(to_host(array).astype(np.float64) for array in stage(**arguments, library=library))
 
 
 def _mover(backend: str) -> Any:
@@ -88,7 +99,7 @@ def _mover(backend: str) -> Any:
         return lambda value: value
     import cupy
 
-    return cupy.asarray
+    return lambda value: cupy.asarray(value) if isinstance(value, np.ndarray) else value
 
 
 def _host(array: Any) -> np.ndarray:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 Array = Any
 FILE, UNIT = "verify_attn_gqa.cu", 32
+LEAST_STAGES = 2
+"""Units in the ring: one is used, one is on the way.  All that the host has, where a build takes seconds."""
 RESERVED = 1024
 """Bytes of shared memory that every block costs besides its own."""
 
@@ -56,7 +58,9 @@ ROWS128 = Variant("verify_attn_gqa_rows128", 2, 4, 2)
 ROWS64 = Variant("verify_attn_gqa_rows64", 1, 4, 3)
 ROWS32 = Variant("verify_attn_gqa_rows32", 1, 2, 6)
 ROWS16 = Variant("verify_attn_gqa_rows16", 1, 1, 12)
-DYNAMIC_SHARED = {one.kernel: one.shared_bytes(128, 2) for one in (ROWS128, ROWS64, ROWS32, ROWS16)}
+DYNAMIC_SHARED = {
+    one.kernel: one.shared_bytes(128, LEAST_STAGES) for one in (ROWS128, ROWS64, ROWS32, ROWS16)
+}
 """Least dynamic shared memory of each kernel, in bytes, with heads of 128 numbers."""
 
 
@@ -79,10 +83,10 @@ def stages_and_blocks(
     """
     for blocks in range(variant.most_blocks, 0, -1):
         room = (on.block_shared + RESERVED) // blocks - RESERVED
-        for units in range(8, 1, -1) if stages is None else (stages,):
+        for units in range(8, LEAST_STAGES - 1, -1) if stages is None else (stages,):
             if variant.shared_bytes(size, units, unit) <= room:
                 return units, blocks
-    needed = variant.shared_bytes(size, stages or 2, unit)
+    needed = variant.shared_bytes(size, stages or LEAST_STAGES, unit)
     raise ValueError(
         f"{variant.kernel} needs {needed} bytes of shared memory, the card has {on.block_shared}"
     )
@@ -110,8 +114,9 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     check_alignment(a, ("q", "k_cache", "v_cache", "tree_k", "tree_v"))
     on, macros = card(run.device), run.library.defines
     variant = variant_for(nodes * group, splits)
-    asked, unit = int(macros.get("KD_STAGES", 0)) or None, int(macros.get("KD_UNIT", UNIT))
-    stages, blocks = stages_and_blocks(variant, size, on, asked, unit)
+    asked = macros.get("KD_STAGES", None if run.device is not None else LEAST_STAGES)
+    unit = int(macros.get("KD_UNIT", UNIT))
+    stages, blocks = stages_and_blocks(variant, size, on, asked and int(asked), unit)
     defines["KD_STAGES"] = stages
     tiles = shared * math.ceil(nodes * group / variant.rows)
     most_rows = pages * page_size + nodes

@@ -79,10 +79,10 @@ def test_rows_are_moved_exactly(backend, stage, name):
     assert_exact(got | {"caches": backend.back(caches)}, case.wanted)
 
 
-@cases("verify_attn")
+@cases("verify_attn", "verify_attn_gqa")
 def test_attention_is_close(backend, stage, name):
     case = golden.load(stage)[name]
-    got = backend.run(kd.verify_attn, **case.arguments)
+    got = backend.run(getattr(kd, stage), **case.arguments)
     wanted, dtype = case.wanted["out"], str(got.out.dtype)
     error = np.abs(got.out.astype(np.float32) - wanted)
     assert error.max() <= GOLDEN_ATTENTION[dtype] * np.abs(wanted).max()

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-STAGES = ("topk_logprob", "tree_build", "verify_attn", "target_token", "tree_accept", "kv_commit")
+STAGES = (
+    "topk_logprob", "tree_build", "verify_attn", "verify_attn_gqa",
+    "target_token", "tree_accept", "kv_commit",
+)  # fmt: skip
 LAYERS = (  # a module imports from its own line and those above it; what is not named here belongs to "study"
     ("base", r"errors|limits|version|files|checks|tree|best_first|certificate|vocabulary|style|html_parts"),
     ("files", r"kdtr\w*|npy_header|npz|safetensors_file|convert|trace\w*"),

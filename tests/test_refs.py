@@ -15,7 +15,10 @@ from kdtree_cupy import limits
 from kdtree_cupy.refs import status, tree_accept
 
 REFS = Path(__file__).resolve().parents[1] / "refs"
-STAGES = ("topk_logprob", "tree_build", "verify_attn", "target_token", "tree_accept", "kv_commit")
+STAGES = (
+    "topk_logprob", "tree_build", "verify_attn", "verify_attn_gqa",
+    "target_token", "tree_accept", "kv_commit",
+)  # fmt: skip
 PUBLIC_ONLY = {"library", "out", "out_dtype", "check", "splits"}
 
 

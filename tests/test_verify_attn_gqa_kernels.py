@@ -12,27 +12,25 @@ from tolerances import ATTENTION_FLOAT32
 
 import kdtree_cupy as kd
 from kdtree_cupy import masks, verify_attn_gqa_launch
-from kdtree_cupy.library import KernelLibrary
+from kdtree_cupy.errors import BackendError
+from kdtree_cupy.library import KernelLibrary, nvrtc
 from kdtree_cupy.library.host import problem
 from kdtree_cupy.verify_attn_launch import Card
 
 GPU = pytest.mark.gpu
-PATHS = {  # one depth of the ring on the host, where each takes seconds to compile
-    "host": {"KD_STAGES": 2},
-    "cuda": {},
-}
-BACKENDS = tuple(PATHS)
+PATHS = {"host": {}, "host, deep": {"KD_STAGES": 3, "KD_EACH_LANE": 1}, "cuda": {}}
+BACKENDS = ("host", "cuda")
 
 
 def backend_for(path: str, **options) -> Backend:
     """Return the backend of a path; options are those of the host's launches."""
-    library = KernelLibrary(backend=path, defines=PATHS[path])
     if path == "cuda":
         return mla.backend_for("cuda")
+    library = KernelLibrary(backend="host", defines=PATHS[path])
     if reason := problem():
         pytest.skip(f"host: {reason}")
     library.host_options.update(options)
-    return Backend(path, library)
+    return Backend("host", library)
 
 
 @pytest.fixture
@@ -128,6 +126,24 @@ def test_any_order_of_threads_gives_the_same_bits(seed):
     plain, shuffled = attend(backend_for("host"), case), attend(backend_for("host", seed=seed), case)
     np.testing.assert_array_equal(plain.out.view(np.int16), shuffled.out.view(np.int16))
     np.testing.assert_array_equal(plain.lse, shuffled.lse)
+
+
+@pytest.mark.parametrize("splits", ["auto", 7])
+def test_a_deeper_ring_gives_the_same_bits(splits):
+    case = make(21, [400, 31, 0], 9, 4, dtype=BF16, counts=[9, 8, 9])
+    flat, deep = (attend(backend_for(path), case, splits=splits) for path in ("host", "host, deep"))
+    np.testing.assert_array_equal(flat.out.view(np.int16), deep.out.view(np.int16))
+    np.testing.assert_array_equal(flat.lse, deep.lse)
+
+
+def test_heads_of_64_compile_without_spills():  # test_compile has those of 128
+    try:
+        nvrtc.choose().check_arch("sm_120")
+    except BackendError as error:
+        pytest.skip(str(error))
+    rows = KernelLibrary(defines={"KD_HEAD": 64}).report(["verify_attn_gqa.cu"], arch="sm_120").rows
+    assert len(rows) == 6
+    assert not [row.name for row in rows if row.spill_bytes or row.stack_bytes]
 
 
 @GPU
