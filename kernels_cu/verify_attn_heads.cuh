@@ -263,41 +263,6 @@ struct HeadTile {
         if (__any_sync(KD_FULL_MASK, moved)) scale_result(factor);
     }
 
-    __device__ __forceinline__ void scale_result(const float (&factor)[MT][2])
-    {
-#pragma unroll
-        for (int m = 0; m < MT; ++m)
-#pragma unroll
-            for (int c = 0; c < columns; ++c)
-#pragma unroll
-                for (int j = 0; j < 4; ++j) o[m][c][j] *= factor[m][j >> 1];
-    }
-
-    __device__ __forceinline__ void multiply_pv()
-    {
-        const shared_address rows = base + stage * L::unit_bytes + 2 * KD_HEAD + (lane & 15) * L::pitch;
-        const int place = 16 * ((lane >> 4) ^ (lane & 7));
-#pragma unroll
-        for (int k = 0; k < KD_UNIT / 16; ++k) {
-            unsigned p[MT][4];
-#pragma unroll
-            for (int m = 0; m < MT; ++m)
-#pragma unroll
-                for (int j = 0; j < 4; ++j)
-                    p[m][j] = pack_pair<T>(s[m][2 * k + j / 2][2 * (j % 2)], s[m][2 * k + j / 2][2 * (j % 2) + 1]);
-#pragma unroll
-            for (int c = 0; c < columns / 2; ++c) {
-                unsigned values[4];
-                ldmatrix_x4_trans(values, rows + (place ^ 32 * (c % 4)) + 128 * (c / 4) + 16 * k * L::pitch);
-#pragma unroll
-                for (int m = 0; m < MT; ++m) {
-                    mma_m16n8k16<T>(o[m][2 * c], p[m], values[0], values[1]);
-                    mma_m16n8k16<T>(o[m][2 * c + 1], p[m], values[2], values[3]);
-                }
-            }
-        }
-    }
-
 #include "verify_attn_heads_loop.cuh"
 };
 
