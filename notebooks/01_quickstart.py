@@ -24,6 +24,7 @@ import numpy as np
 import kdtree_cupy as kd
 from kdtree_cupy import masks, style
 
+plt.rcParams.update(style.RC)
 rng = np.random.default_rng(7)
 D, V, K, B = 4, 20, 5, 10  # drafted positions, vocabulary, ranks kept, draft nodes
 
@@ -63,15 +64,12 @@ assert tree.check() is tree
 
 # %%
 dense = masks.bool_mask(tree)[0]
-with style.figure_style():
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    left.imshow(dense, cmap="Blues")
-    left.set(
-        title="ancestor mask", xlabel="node seen", ylabel="node", xticks=range(B + 1), yticks=range(B + 1)
-    )
-    left.grid(False)
-    tree.draw(right)
-    plt.show()
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+left.imshow(dense, cmap="Blues")
+left.set(title="ancestor mask", xlabel="node seen", ylabel="node", xticks=range(B + 1), yticks=range(B + 1))
+left.grid(False)
+tree.draw(right)
+plt.show()
 print("positions", positions[0].tolist())
 assert (dense.sum(1) == tree.depths[0] + 1).all()
 assert (positions[0] == prefix + tree.depths[0]).all()
@@ -114,9 +112,8 @@ targets, _ = kd.target_token(target_logits)
 path, path_length, next_token, _ = kd.tree_accept(tree, targets)
 accepted = int(path_length[0]) - 1
 print(f"{accepted} drafts accepted, next root: token {next_token[0]}; path of nodes {path[0].tolist()}")
-with style.figure_style():
-    tree.draw(path=path[0], title=f"accepted path: {accepted} of {B} drafts")
-    plt.show()
+tree.draw(path=path[0], title=f"accepted path: {accepted} of {B} drafts")
+plt.show()
 assert accepted >= 2
 assert tree.ranks[0, path[0, 2]] == 1
 

@@ -25,6 +25,7 @@ from kdtree_cupy.replay import jump
 from kdtree_cupy.study import run_study
 from kdtree_cupy.trace import bundled_traces, load_trace
 
+plt.rcParams.update(style.RC)
 traces = [load_trace(path) for path in bundled_traces()]
 greedy, sampled = traces
 print(greedy)
@@ -48,9 +49,8 @@ print({name: round(value, 3) for name, value in pooled.items()})
 assert round(pooled["ddtree"], 2) == 2.65 and round(pooled["chain"], 2) == 1.80
 
 # %%
-with style.figure_style():
-    plots.plot_tau(result)
-    plt.show()
+plots.plot_tau(result)
+plt.show()
 
 # %% [markdown]
 # Hollow markers: with K = 32 kept ranks, fewer than 95% of these trees are provably the trees the whole
@@ -86,10 +86,9 @@ assert rounds.tokens.sum() == (greedy.lengths - 1).sum()  # every token is commi
 # %%
 row = result.select(trace=greedy.name, policy="ddtree", budget=64, subset="all")[0]
 assert round(row["surrogate_tau"], 2) == 3.01
-with style.figure_style():
-    plots_calibration.plot_surrogate(result)
-    plots_calibration.plot_reliability(result)
-    plt.show()
+plots_calibration.plot_surrogate(result)
+plots_calibration.plot_reliability(result)
+plt.show()
 table = acceptance.reliability(greedy, part.ranks)
 print("calibration error by depth", table.error.round(2))
 assert table.error[0] < table.error[-1]
@@ -102,9 +101,8 @@ assert table.error[0] < table.error[-1]
 # another model pair, so this shows a trade-off; it measures no speedup of this pair.)
 
 # %%
-with style.figure_style():
-    plots.plot_speedup(result)
-    plt.show()
+plots.plot_speedup(result)
+plt.show()
 best = {}
 for table_ in tables:
     mine = [
@@ -120,7 +118,6 @@ assert best == {"caddtree-a800-8b": 128, "ddtree-h200-8b": 512}
 # ## 5. Two real rounds
 
 # %%
-with style.figure_style():
-    plots_calibration.plot_examples(result)
-    plt.show()
+plots_calibration.plot_examples(result)
+plt.show()
 assert np.isfinite([row["tau_mean"] for row in result.rows]).all()

@@ -33,6 +33,7 @@ from kdtree_cupy.replay import jump
 from kdtree_cupy.shootout import Shootout
 from kdtree_cupy.trace import bundled_traces, load_trace
 
+plt.rcParams.update(style.RC)
 trace = load_trace(bundled_traces()[0])
 a800, h200 = load_cost("caddtree-a800-8b"), load_cost("ddtree-h200-8b")
 contexts, budgets = (1000, 2000, 4000, 6000, 8000), np.arange(1, 513)
@@ -44,16 +45,15 @@ contexts, budgets = (1000, 2000, 4000, 6000, 8000), np.arange(1, 513)
 # context: 128 nodes cost 0.1% more than 1. At 8,000 tokens the same 128 nodes cost 17% more.
 
 # %%
-with style.figure_style():
-    figure, ax = plt.subplots(figsize=(6.5, 3.8), layout="constrained")
-    for i, context in enumerate((1000, 4000, 8000)):
-        cost = round_in_ar_steps(a800, budgets.astype(float), context=context)
-        ax.plot(budgets, cost, ("-", "--", ":")[i], color=style.CYCLE[i], label=f"A800, context {context}")
-    ax.plot(budgets, round_in_ar_steps(h200, budgets.astype(float)), "-.", color=style.BLACK, label="H200")
-    ax.set(xlabel=style.BUDGET_LABEL, ylabel="round / autoregressive step")
-    ax.set_ylim(bottom=0)
-    ax.legend()
-    plt.show()
+figure, ax = plt.subplots(figsize=(6.5, 3.8), layout="constrained")
+for i, context in enumerate((1000, 4000, 8000)):
+    cost = round_in_ar_steps(a800, budgets.astype(float), context=context)
+    ax.plot(budgets, cost, ("-", "--", ":")[i], color=style.CYCLE[i], label=f"A800, context {context}")
+ax.plot(budgets, round_in_ar_steps(h200, budgets.astype(float)), "-.", color=style.BLACK, label="H200")
+ax.set(xlabel=style.BUDGET_LABEL, ylabel="round / autoregressive step")
+ax.set_ylim(bottom=0)
+ax.legend()
+plt.show()
 extra = {c: float(np.divide(*round_in_ar_steps(a800, [128.0, 1.0], context=c))) - 1 for c in (1000, 8000)}
 assert round(100 * extra[1000], 1) == 0.1 and round(100 * extra[8000]) == 17
 
@@ -68,16 +68,13 @@ paths = wide_paths(trace, int(budgets[-1]))
 tau = np.array([tau_pooled(jump(trace, counterfactual(paths, b))) for b in budgets])
 surface = np.array([speedup(tau, a800, budgets.astype(float), context=c) for c in contexts])
 ridge = budgets[surface.argmax(1)]
-with style.figure_style():
-    figure, ax = plt.subplots(figsize=(6.5, 3.4), layout="constrained")
-    image = ax.pcolormesh(budgets, contexts, surface, shading="nearest")
-    ax.plot(ridge, contexts, "o-", color="white", markeredgecolor="black", label="best budget")
-    ax.set(
-        xlabel=style.BUDGET_LABEL, ylabel="context (tokens)", title="Predicted speedup, A800 costs, published"
-    )
-    figure.colorbar(image, label="x")
-    ax.legend(labelcolor="white")
-    plt.show()
+figure, ax = plt.subplots(figsize=(6.5, 3.4), layout="constrained")
+image = ax.pcolormesh(budgets, contexts, surface, shading="nearest")
+ax.plot(ridge, contexts, "o-", color="white", markeredgecolor="black", label="best budget")
+ax.set(xlabel=style.BUDGET_LABEL, ylabel="context (tokens)", title="Predicted speedup, A800 costs, published")
+figure.colorbar(image, label="x")
+ax.legend(labelcolor="white")
+plt.show()
 best_h200 = int(budgets[np.argmax(speedup(tau, h200, budgets.astype(float)))])
 print(dict(zip(contexts, ridge.tolist(), strict=True)), "H200:", best_h200)
 assert (ridge[0], ridge[-1], best_h200) == (191, 87, 493)
@@ -103,9 +100,8 @@ assert best == [128, 64, 512]
 
 # %%
 part = lab(trace, trace.true_ranks())
-with style.figure_style():
-    plots_shootout.plot_adaptive(Shootout([trace], np.array([64]), (), [], [part]))
-    plt.show()
+plots_shootout.plot_adaptive(Shootout([trace], np.array([64]), (), [], [part]))
+plt.show()
 used = {u["policy"]: (round(float(u["nodes"].mean())), round(u["speedup"], 2)) for u in part.adaptive[2:]}
 print(used, round(float(surface[-1].max()), 2))
 assert used == {"caddtree": (76, 2.19), "longrun": (70, 2.17)} and round(float(surface[-1].max()), 2) == 2.19
