@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from .bench import CPU_QUICK, QUICK, plan
+from .bench_cases import Case
 from .bench_data import Place
 from .errors import BackendError
 from .kernel_trial_text import Trial
@@ -26,7 +28,7 @@ from .library.resolve import default_library
 from .selftest import STAGES, default_backend
 from .timing import graph_times, wall_times
 
-__all__ = ["Trial", "affected", "derived", "try_kernel"]
+__all__ = ["Trial", "affected", "derived", "time_case", "try_kernel"]
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -110,8 +112,7 @@ def try_kernel(
             library.replace(file, text, new=new)
         runner = derived(library, backend=backend, defines=defines)
         trial = Trial(file, affected(runner, file), backend, runner)
-        _report(trial, arch)
-        _build_and_check(trial, check)
+        _compile_and_check(trial, check, arch)
         if time:
             _time(trial)
     except BaseException:
@@ -123,14 +124,23 @@ def try_kernel(
     return trial
 
 
-def _report(trial: Trial, arch: str | None) -> None:
-    """Fill in the resource table, or why there is none."""
-    library = trial.library
+def _compile_and_check(trial: Trial, check: bool, arch: str | None) -> None:
+    """Let NVRTC compile here while the worker checks: two cores, and seconds each for a large kernel."""
     try:
         nvrtc.choose()
     except BackendError as error:
         trial.notes.append(f"no resource table: {error}")
+        _build_and_check(trial, check, seen=False)
         return
+    with ThreadPoolExecutor(1) as pool:
+        checked = pool.submit(_build_and_check, trial, check, seen=True)
+        _report(trial, arch)  # its error is the better one: it names the line
+        checked.result()
+
+
+def _report(trial: Trial, arch: str | None) -> None:
+    """Fill in the resource table of the files that are for ``arch``."""
+    library = trial.library
     wanted = library.arch if arch is None else arch
     fitting = [
         name
@@ -143,7 +153,8 @@ def _report(trial: Trial, arch: str | None) -> None:
     trial.report = Report(library.report(fitting, arch=arch).rows)
 
 
-def _build_and_check(trial: Trial, check: bool) -> None:
+def _build_and_check(trial: Trial, check: bool, seen: bool) -> None:
+    """Check in the worker; compile for the host where no other compiler has ``seen`` the text."""
     library, backend = trial.library, trial.backend
     if backend == "numpy":
         trial.notes.append("not run: no GPU and no C++ compiler here")
@@ -155,7 +166,7 @@ def _build_and_check(trial: Trial, check: bool) -> None:
         if unit.only_arch is not None and not _runs_here(unit.only_arch, backend):
             trial.notes.append(f"{name}: written for {unit.only_arch}, not run here")
             continue
-        if backend == "host" and trial.report is None:  # no compiler has seen it yet
+        if backend == "host" and not seen:
             host.load(unit, library.defines, library.cache)
         macros = define_texts(library.defines, _NOTHING)
         if check:
@@ -198,10 +209,25 @@ def _time(trial: Trial) -> None:
                 made = build(place, 0)
                 for case in made if isinstance(made, list) else [made]:
                     if case.stage == stage:
-                        case.check()
-                        run = graph_times if place.backend == "cuda" else wall_times
-                        samples = run(
-                            case.calls[:1] if run is graph_times else case.calls[0], before=case.before
-                        )
-                        (case.after or list)()
-                        trial.times[stage] = float(np.median(samples)), shape
+                        trial.times[stage] = time_case(case, place.backend), shape
+
+
+def time_case(case: Case, backend: str) -> float:
+    """Check a case on its own input, then time it; return the median in microseconds.
+
+    Device time of a call inside a graph on "cuda", the wall clock on a CPU.  What kernels print is dropped.
+
+    Raises
+    ------
+    ValueError
+        The result is not right.
+    """
+    with printed.silent():
+        case.check()
+        if backend == "cuda":
+            samples = graph_times(case.calls[:1], before=case.before)
+        else:
+            samples = wall_times(case.calls[0], before=case.before)
+        if case.after is not None:
+            case.after()
+    return float(np.median(samples))
