@@ -37,7 +37,8 @@ SCHEMAS = {
     "(Tensor tokens, Tensor parents, Tensor depths, Tensor ranks, Tensor scores, Tensor counts, "
     "Tensor status, Tensor mask, Tensor positions)",
     "verify_attn": "(Tensor q, Tensor cache, Tensor? tree_kv, Tensor mask, Tensor lengths, float scale, "
-    'Tensor? counts=None, Tensor? page_table=None, str splits="auto") -> (Tensor out, Tensor lse)',
+    'Tensor? counts=None, Tensor? page_table=None, str splits="auto", float? kv_scale=None, '
+    "str? out_dtype=None) -> (Tensor out, Tensor lse)",
     "target_token": "(Tensor logits, float temperature=0.0, float top_p=1.0, Tensor? uniforms=None, "
     "int? valid_vocab=None) -> (Tensor tokens, Tensor status)",
     "tree_accept": "(Tensor tokens, Tensor parents, Tensor counts, Tensor target_tokens, int max_depth) -> "
@@ -137,12 +138,13 @@ def _verify_attn(torch: Any) -> Callable[..., Any]:
     def run(
         q: Tensor, cache: Tensor, tree_kv: Tensor | None, mask: Tensor, lengths: Tensor, scale: float,
         counts: Tensor | None = None, page_table: Tensor | None = None, splits: str = "auto",
+        kv_scale: float | None = None, out_dtype: str | None = None,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         wanted = int(splits) if splits.isdigit() else splits
         return tuple(
             verify_attn(
                 q, cache, tree_kv, mask.view(torch.uint32), lengths, scale=scale, counts=counts,
-                page_table=page_table, splits=wanted,
+                page_table=page_table, splits=wanted, kv_scale=kv_scale, out_dtype=out_dtype,
             )
         )  # fmt: skip
 
@@ -150,9 +152,10 @@ def _verify_attn(torch: Any) -> Callable[..., Any]:
 
 
 def _fake_verify_attn(torch: Any) -> Callable[..., Any]:
-    def fake(q: Tensor, *_: Any, **__: Any) -> tuple[Tensor, ...]:
+    def fake(q: Tensor, *_: Any, out_dtype: str | None = None, **__: Any) -> tuple[Tensor, ...]:
         batch, nodes, heads, _width = q.shape
-        out = q.new_empty((batch, nodes, heads, 512))
+        result = q.dtype if out_dtype is None else getattr(torch, out_dtype)
+        out = q.new_empty((batch, nodes, heads, 512), dtype=result)
         return out, q.new_empty((batch, nodes, heads), dtype=torch.float32)
 
     return fake

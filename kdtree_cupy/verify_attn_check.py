@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from .kv_fp8 import quantize_mla_rows
 from .library import KernelLibrary
 from .library.arrays import numpy_dtype
 from .refs.masks import pack_mask
@@ -39,6 +40,25 @@ def self_check(library: Any) -> None:
         arguments = _inputs(number, dtype, heads, nodes, prefix) | {"scale": 192**-0.5}
         what = f"verify_attn: {dtype}, {heads} heads, {nodes} nodes, prefix {prefix}"
         compare(verify_attn, library, arguments, what)
+
+
+def self_check_fp8(library: Any) -> None:
+    """Raise ``ValueError`` unless the kernels for 8-bit rows give the reference's results on small inputs.
+
+    Parameters
+    ----------
+    library : KernelLibrary
+        With backend "cuda" or "host".
+    """
+    from .verify_attn import verify_attn
+
+    for number, (_, heads, nodes, prefix) in enumerate(s for s in _SHAPES if s[0] == "bfloat16"):
+        for size, kv_scale in ((656, None), (576, 0.01)):
+            arguments = _inputs(number, "bfloat16", heads, nodes, prefix) | {"scale": 192**-0.5}
+            for name in ("cache", "tree_kv"):
+                arguments[name] = quantize_mla_rows(arguments[name].astype(np.float32), kv_scale=kv_scale)
+            what = f"verify_attn: rows of {size} bytes, {heads} heads, {nodes} nodes, prefix {prefix}"
+            compare(verify_attn, library, arguments | {"kv_scale": kv_scale}, what)
 
 
 def compare(stage: Any, library: Any, arguments: dict[str, Any], what: str) -> None:

@@ -1,12 +1,14 @@
-"""Arguments of verify_attn with 8-bit rows and output types: bad ones are named."""
+"""verify_attn with 8-bit rows and output types: bad arguments and bad edits are named."""
 
 from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
 import pytest
+from conftest import library_of
 
 import kdtree_cupy as kd
+from kdtree_cupy import verify_attn_fp8
 from kdtree_cupy.library import KernelLibrary
 
 BF16 = ml_dtypes.bfloat16
@@ -50,3 +52,14 @@ def test_bad_arguments_are_named(changes, error, words):
     with pytest.raises(error) as caught:
         kd.verify_attn(**arguments, library=KernelLibrary(backend="numpy"))
     assert words in str(caught.value)
+
+
+def test_a_wrong_edit_fails_the_check_of_the_kernels():
+    library = library_of("host")
+    verify_attn_fp8.self_check(library)
+    edited = KernelLibrary(backend="host")
+    edited.checks_edits = False
+    text = edited.sources.unit("verify_attn_fp8.cu").texts["verify_attn_fp8.cuh"]
+    edited.replace("verify_attn_fp8.cuh", text.replace("two.y * odd", "two.y * even"))
+    with pytest.raises(ValueError, match=r"verify_attn: rows of 656 bytes, .*: out is off by"):
+        verify_attn_fp8.self_check(edited)
