@@ -30,6 +30,7 @@ from kdtree_cupy.replay import acceptance, jump
 from kdtree_cupy.shootout import run_shootout
 from kdtree_cupy.trace import bundled_traces, load_trace
 
+plt.rcParams.update(style.RC)
 greedy, sampled = (load_trace(path) for path in bundled_traces())
 ranks = greedy.true_ranks()
 
@@ -42,14 +43,13 @@ ranks = greedy.true_ranks()
 
 # %%
 explorer, accepted = Explorer([greedy, sampled]), {}
-with style.figure_style():
-    figure, axes = plt.subplots(2, 2, figsize=(12, 9), layout="constrained")
-    for ax, name in zip(axes.ravel(), ("chain", "kary", "accum_logp", "ddtree"), strict=True):
-        found = explorer.round(Setting(policy=name, position=33, budget=16))
-        accepted[name] = found.accepted
-        title = f"{name}: {found.accepted} accepted, {found.expected - 1:.2f} expected"
-        found.tree.draw(ax, text=greedy.text, path=found.path, title=title)
-    plt.show()
+figure, axes = plt.subplots(2, 2, figsize=(12, 9), layout="constrained")
+for ax, name in zip(axes.ravel(), ("chain", "kary", "accum_logp", "ddtree"), strict=True):
+    found = explorer.round(Setting(policy=name, position=33, budget=16))
+    accepted[name] = found.accepted
+    title = f"{name}: {found.accepted} accepted, {found.expected - 1:.2f} expected"
+    found.tree.draw(ax, text=greedy.text, path=found.path, title=title)
+plt.show()
 print(accepted)
 assert accepted == {"chain": 2, "kary": 3, "accum_logp": 3, "ddtree": 4}
 
@@ -137,11 +137,10 @@ assert round(positional.expected_tokens(shape, mine), 2) == 1.86
 
 # %%
 contest = run_shootout([greedy, sampled])
-with style.figure_style():
-    plots_shootout.plot_contest(contest)
-    plots_shootout.plot_differences(contest)
-    plots_lab.plot_verifiers(contest)
-    plt.show()
+plots_shootout.plot_contest(contest)
+plots_shootout.plot_differences(contest)
+plots_lab.plot_verifiers(contest)
+plt.show()
 for trace in contest.traces:
     rows_ = contest.select(trace=trace.name, budget=64)
     assert max(rows_, key=lambda r: r["tau_mean"])["policy"] == "calibrated"

@@ -30,6 +30,7 @@ from kdtree_cupy.library import KernelError, KernelLibrary, sass
 from kdtree_cupy.selftest import default_backend
 from kdtree_cupy.verify_attn_launch import ROWS64
 
+plt.rcParams.update(style.RC)
 backend = default_backend()  # "cuda", or "host" where there is no GPU
 SMALL = backend != "cuda"
 library = KernelLibrary(backend=backend)
@@ -133,13 +134,12 @@ if sass.disassembler():  # pip install 'kdtree-cupy[sass]'
 # %%
 shapes = {f"rows{4 * n}": Shape(heads=4, prefix=64, budget=n - 1) for n in (4, 8, 16)}
 times = {name: time_case(attention_case(Place(trial.library), s, 0), backend) for name, s in shapes.items()}
-with style.figure_style():
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-    for (name, curve), colour in zip(curves.items(), style.CYCLE, strict=False):
-        left.plot(budgets, curve, "o-", color=colour, label=name)
-    left.set(xscale="log", yscale="log", xlabel=style.BUDGET_LABEL, ylabel=clock, title="tree_build, batch 1")
-    left.legend()
-    right.bar(list(times), list(times.values()), color=style.BLUE)
-    right.set(ylabel=clock, title="verify_attn, 4 heads, prefix 64, by tile")
-    plt.show()
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+for (name, curve), colour in zip(curves.items(), style.CYCLE, strict=False):
+    left.plot(budgets, curve, "o-", color=colour, label=name)
+left.set(xscale="log", yscale="log", xlabel=style.BUDGET_LABEL, ylabel=clock, title="tree_build, batch 1")
+left.legend()
+right.bar(list(times), list(times.values()), color=style.BLUE)
+right.set(ylabel=clock, title="verify_attn, 4 heads, prefix 64, by tile")
+plt.show()
 assert {f"verify_attn_{name}" for name in times} == set(tiles)
