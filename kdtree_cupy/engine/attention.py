@@ -112,7 +112,8 @@ def mla(
 ) -> tuple[Array, Array]:
     """Return multi-head latent attention of ``x`` [b, n, C] at layer ``index``, and the nodes' KV rows.
 
-    ``layer`` holds ``w_uk`` [H, P, latent] and ``w_uv`` [H, latent, F], made from ``kv_b_proj``.
+    ``layer`` holds ``w_uk`` [H, P, latent] and ``w_uv`` [H, latent, F], made from ``kv_b_proj``.  In float32
+    models ``w_uv`` is float64: its sums, the longest of a head, would differ most by their order.
     """
     batch, n, _ = x.shape
     heads, nope, rank = config.num_attention_heads, config.qk_nope_head_dim, config.kv_lora_rank
@@ -143,6 +144,7 @@ def mla(
         library=library,
     ).out  # fmt: skip
     latents = rounded(latents)
-    per_head = latents[..., :rank].reshape(-1, heads, rank).transpose(1, 0, 2) @ layer["w_uv"]
-    out = rounded(per_head.transpose(1, 0, 2).reshape(batch, n, -1))
+    wide = latents[..., :rank].astype(layer["w_uv"].dtype, copy=False)
+    per_head = wide.reshape(-1, heads, rank).transpose(1, 0, 2) @ layer["w_uv"]
+    out = rounded(per_head.transpose(1, 0, 2).reshape(batch, n, -1).astype(x.dtype, copy=False))
     return linear(out, layer, "self_attn.o_proj"), rows

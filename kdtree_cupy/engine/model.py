@@ -20,6 +20,8 @@ from .tensors import layer_shapes
 
 Array = Any
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.float32}
+WIDER = {"float32": np.float64}
+"""Number type of the sums over latents; products of float16 are added up in float32 anyway."""
 
 
 class Pass(NamedTuple):
@@ -183,7 +185,8 @@ class Model:
             heads, nope, rank = config.num_attention_heads, config.qk_nope_head_dim, config.kv_lora_rank
             both = layer.pop("self_attn.kv_b_proj.weight").reshape(heads, -1, rank)
             layer["w_uk"] = self.xp.ascontiguousarray(both[:, :nope])
-            layer["w_uv"] = self.xp.ascontiguousarray(both[:, nope:].transpose(0, 2, 1))
+            values = both[:, nope:].transpose(0, 2, 1)
+            layer["w_uv"] = self.xp.ascontiguousarray(values, WIDER.get(self.dtype.name))
         if self._round is not same:
             layer["rounding"] = self._round
         return layer
