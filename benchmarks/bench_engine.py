@@ -1,14 +1,15 @@
 """Tokens per second of plain, chain and tree decoding with the engine, and where a round's time goes.
 
-    python benchmarks/bench_engine.py --model smollm2 --device gpu --out benchmarks/results/engine_h200.csv
+    python benchmarks/bench_engine.py --model smollm2 --device gpu --drafter head --head HEAD.safetensors
     python benchmarks/bench_engine.py --model kimi --layers 4 --device gpu --dtype float16
 
 ``smollm2`` is a real pair, but a small one: its speedups say nothing about serving a large model.  ``kimi``
-has the shapes of Kimi K2 (64 heads, latent rows of 576, V = 163,840) with few layers, few experts and random
-weights: its round times are those of such layers, its acceptance means nothing.  Acceptance and time are
-therefore separate columns.  Each row comes from two runs: a plain one for tokens per second, and one that
-waits for the device after the drafter, the layers and the head, for the shares.  The column ``flips``
-counts sequences that differ from plain decoding: 0 in float32, rounding in float16.
+has the shapes of Kimi K2 (64 heads, latent rows of 576, V = 163,840) with few layers, 8 experts, all of them
+chosen, and random weights: its round times are those of such layers, its acceptance means nothing.
+Acceptance and time are therefore separate columns.  Each row comes from two runs: one for tokens per second
+and the time of a round, and one that waits for the device after each part of a round.  The first rounds,
+which compile and are captured, are left out.  The column ``flips`` counts sequences that differ from plain
+decoding: 0 in float32, rounding in float16.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from __future__ import annotations
 import argparse
 import csv
 import time
-from copy import copy
 from pathlib import Path
 
 import numpy as np
 
-from kdtree_cupy.engine import Model, NGramDrafter, from_dict, generate
+from kdtree_cupy.engine import Model, from_dict
+from kdtree_cupy.engine.generate import open_session, run
 from kdtree_cupy.engine.load import smollm2
 from kdtree_cupy.engine.named import named_drafter
 from kdtree_cupy.timing import machine
@@ -33,6 +34,8 @@ KIMI = {
     "num_experts_per_tok": 8, "rope_theta": 50_000.0, "routed_scaling_factor": 2.8,
 }  # fmt: skip
 CASES = (("ar", 0), ("chain", 15), ("ddtree", 15), ("ddtree", 31), ("ddtree", 63), ("ddtree", 127))
+WARM = 3
+"""Rounds at the start that are not timed."""
 
 
 class Random(dict):
@@ -69,56 +72,53 @@ def build(options, xp):
             "Tell a story.",
         )
         prompts = [tokenizer.chat(questions[i % len(questions)]) for i in range(options.batch)]
-        name = "head" if options.head else "ngram"
-        return model, prompts, named_drafter(name, model, head=options.head)
+        return model, prompts, named_drafter(options.drafter, model, head=options.head)
     config = from_dict({**KIMI, "num_hidden_layers": options.layers})
     model = Model(config, Random(config, xp, options.dtype), xp=xp, dtype=options.dtype)
     prompts = [rng.integers(0, config.vocab_size, options.prompt) for _ in range(options.batch)]
-    return model, prompts, NGramDrafter(config.vocab_size)
+    return model, prompts, named_drafter("ngram", model)
 
 
-def watched(model, drafter, wait):
-    """Return copies of model and drafter that add up their own seconds, and the sums."""
-    seconds = {"draft": 0.0, "layers": 0.0, "head": 0.0}
+class Clock:
+    """Seconds of each part of each round; :attr:`ends` are wall-clock ends of rounds if nobody waits."""
 
-    def timed(name, call):
-        def run(*args, **kwargs):
-            wait()
-            started = time.perf_counter()
-            result = call(*args, **kwargs)
-            wait()
-            seconds[name] += time.perf_counter() - started
-            return result
+    def __init__(self, wait):
+        self.wait, self.rounds, self.now, self.ends = wait, [{}], 0.0, []
 
-        return run
+    def start(self):
+        """Begin with the first round."""
+        self.wait()
+        self.now = time.perf_counter()
 
-    twin = copy(model)
-    twin.forward, twin.logits = timed("layers", model.forward), timed("head", model.logits)
-    draft = timed("draft", drafter)
-    draft.depth, draft.features = drafter.depth, getattr(drafter, "features", ())
-    return twin, draft, seconds
+    def part(self, name):
+        """End a part of the round under way."""
+        self.wait()
+        then, self.now = self.now, time.perf_counter()
+        self.rounds[-1][name] = 1e3 * (self.now - then)
+        if name == "host":
+            self.rounds.append({})
 
 
 def measure(model, prompts, drafter, mode, budget, options, wait):
-    """Return one row."""
+    """Return a generation and its row."""
     arguments = {"mode": mode, "budget": budget, "max_new": options.max_new, "page_size": 16}
-    done = generate(model, prompts, drafter=drafter, **arguments)
-    twin, draft, seconds = watched(model, drafter, wait)
-    slow = generate(twin, prompts, drafter=draft, **arguments)
-    rounds = len({one.index for one in done.rounds})
-    only = watched(model, drafter, wait)
-    generate(only[0], prompts, drafter=only[1], **(arguments | {"max_new": 1}))
-    prefill = only[2]
-    shares = {f"{name}_ms": 1e3 * (seconds[name] - prefill[name]) / rounds for name in seconds}
-    total = 1e3 * slow.decode_seconds / rounds
+    ends, clock = {}, Clock(wait)
+    session = open_session(model, prompts, drafter=drafter, **arguments)
+    done = run(session, lambda one: ends.__setitem__(one.index, time.perf_counter()))
+    slow = open_session(model, prompts, drafter=drafter, **arguments, clock=clock.part)
+    run(slow, lambda one: None if one.index else clock.start())
+    last = max(ends)
+    steady = range(WARM + 1, last + 1)
+    written = sum(len(one.tokens) for one in done.rounds if one.index in steady)
+    seconds = ends[last] - ends[WARM]
+    parts = {name: np.median([one[name] for one in clock.rounds[WARM:-1]]) for name in clock.rounds[0]}
+    each = np.median(np.diff([ends[i] for i in range(WARM, last + 1)]))
     return done, {
-        "model": options.model, "mode": mode, "budget": budget, "batch": options.batch,
-        "dtype": options.dtype, "tokens_per_second": round(done.tokens_per_second, 2),
-        "tau": round(done.tau, 3), "rounds": rounds,
-        "round_ms": round(1e3 * done.decode_seconds / rounds, 3),
-        "prefill_ms": round(1e3 * done.prefill_seconds, 2),
-        **{name: round(value, 3) for name, value in shares.items()},
-        "build_accept_commit_host_ms": round(total - sum(shares.values()), 3),
+        "model": options.model, "drafter": options.drafter if mode != "ar" else "", "mode": mode,
+        "budget": budget, "batch": options.batch, "dtype": options.dtype,
+        "tokens_per_second": round(written / seconds, 1), "tau": round(done.tau, 3), "rounds": last,
+        "round_ms": round(1e3 * each, 3), "prefill_ms": round(1e3 * done.prefill_seconds, 2),
+        **{f"{name}_ms": round(float(value), 3) for name, value in parts.items()},
     }  # fmt: skip
 
 
@@ -131,8 +131,10 @@ def main():
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--prompt", type=int, default=512, help="prompt tokens of the random model")
-    parser.add_argument("--max-new", type=int, default=64)
+    parser.add_argument("--max-new", type=int, default=128)
+    parser.add_argument("--drafter", choices=["ngram", "head"], default="ngram")
     parser.add_argument("--head", type=Path, help="weights of the block drafter")
+    parser.add_argument("--commit", help="where git cannot say")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     xp, wait = np, lambda: None
@@ -143,15 +145,15 @@ def main():
     model, prompts, drafter = build(options, xp)
     rows, plain = [], None
     for mode, budget in CASES:
-        measure(model, prompts, drafter, mode, budget, options, wait)  # compiles, fills caches
         done, row = measure(model, prompts, drafter, mode, budget, options, wait)
         plain = plain or done
         row["flips"] = sum((a != b).any() for a, b in zip(plain.tokens, done.tokens, strict=True))
-        rows.append(row | machine("cuda" if options.device == "gpu" else "numpy"))
-        print({name: row[name] for name in row})
+        print(*(f"{name} {value}" for name, value in row.items()), flush=True)
+        stamp = machine("cuda" if options.device == "gpu" else "numpy")
+        rows.append(row | stamp | ({"commit": options.commit, "dirty": "0"} if options.commit else {}))
     if options.out:
         with options.out.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, rows[0])
+            writer = csv.DictWriter(file, rows[0], lineterminator="\n")
             if file.tell() == 0:
                 writer.writeheader()
             writer.writerows(rows)

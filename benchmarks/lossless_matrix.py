@@ -57,6 +57,8 @@ def main():
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--max-new", type=int, default=128)
     parser.add_argument("--quick", action="store_true", help="chain and 15 nodes, batch 4, pages of 16 only")
+    parser.add_argument("--only", metavar="MODE:BUDGET", help="one way of decoding, for runs side by side")
+    parser.add_argument("--commit", help="where git cannot say")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     xp = np
@@ -67,8 +69,10 @@ def main():
     drafter, rows = NGramDrafter(model.vocab_size), []
     stamp = machine("cuda" if options.device == "gpu" else "numpy")
     layouts = ((4, 16),) if options.quick else ((1, 1), (1, 16), (4, 1), (4, 16))
+    if options.commit:
+        stamp |= {"commit": options.commit, "dirty": "0"}
     for mode, budget in WAYS:
-        if options.quick and budget != 15:
+        if (options.quick and budget != 15) or options.only not in (None, f"{mode}:{budget}"):
             continue
         for batch, page_size in layouts:
             started = time.perf_counter()

@@ -7,14 +7,14 @@ from engine_tools import FAMILIES, golden, prompts_for, tiny
 from test_record import random_head
 
 from kdtree_cupy import tree
-from kdtree_cupy.engine import Model, NGramDrafter, attention, from_dict, generate, session, topk
+from kdtree_cupy.engine import Model, NGramDrafter, attention, from_dict, generate, step, topk
 from kdtree_cupy.engine.lossless import compare, recorded
 from kdtree_cupy.library import KernelLibrary
 from kdtree_cupy.record import record
 from kdtree_cupy.trace import load_trace
 
 STAGES = {
-    session: ("tree_build", "target_token", "tree_accept", "kv_commit"),
+    step: ("tree_build", "target_token", "tree_accept", "kv_commit"),
     attention: ("verify_attn",),
     topk: ("topk_logprob",),
 }

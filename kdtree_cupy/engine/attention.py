@@ -15,7 +15,8 @@ import numpy as np
 from ..verify_attn import verify_attn
 from .cache import PagedCache
 from .config import LATENT, ROPE, ModelConfig
-from .layers import Weights, linear, rms_norm, same
+from .fused import rms_norm
+from .layers import Weights, linear, same
 from .rope import RopeTable, attention_scale
 
 Array = Any

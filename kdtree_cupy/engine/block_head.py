@@ -17,7 +17,7 @@ import numpy as np
 
 from ..safetensors_file import read_safetensors
 from .context import Context
-from .layers import rms_norm, silu
+from .fused import gated, rms_norm
 from .model import Model
 from .rope import RopeTable
 from .topk import best_tokens
@@ -161,7 +161,7 @@ class BlockHead:
             read = self._attend(q, own, known[i], hidden)
             x = x + read @ w[f"layers.{i}.o.weight"].T
             y = rms_norm(x, w[f"layers.{i}.n2.weight"], EPS, xp)
-            inner = silu(y @ w[f"layers.{i}.g.weight"].T, xp) * (y @ w[f"layers.{i}.u.weight"].T)
+            inner = gated(y @ w[f"layers.{i}.g.weight"].T, y @ w[f"layers.{i}.u.weight"].T, xp)
             x = x + inner @ w[f"layers.{i}.dn.weight"].T
         return rms_norm(x[:, 1:], w["norm.weight"], EPS, xp) @ w["out.weight"].T
 

@@ -104,13 +104,43 @@ def generate(
     ValueError, TypeError
         An argument out of range, a token outside the vocabulary, or a drafter that does not keep its promise.
     """
+    session = open_session(
+        model, prompts, mode=mode, drafter=drafter, budget=budget, max_new=max_new, temperature=temperature,
+        top_p=top_p, seed=seed, stop_tokens=stop_tokens, page_size=page_size,
+    )  # fmt: skip
+    return run(session, on_round)
+
+
+def open_session(
+    model: Model,
+    prompts: Sequence[np.ndarray],
+    *,
+    mode: str = "ddtree",
+    drafter: Drafter | None = None,
+    budget: int = 64,
+    max_new: int = 128,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int | Sequence[tuple[int, int]] = 0,
+    stop_tokens: Sequence[int] = (),
+    page_size: int = 16,
+    clock: Callable[[str], object] | None = None,
+) -> Session:
+    """Check the arguments of :func:`generate` and return a session that :func:`run` runs.
+
+    ``clock`` is that of :class:`~kdtree_cupy.engine.session.Session`.
+    """
     seeds = [(seed, r) for r in range(len(prompts))] if isinstance(seed, int) else seed
     settings = Settings(
         mode, _nodes(mode, budget, drafter), max_new, temperature, top_p, tuple(seeds), tuple(stop_tokens),
         page_size,
     )  # fmt: skip
     checked = _check(model, prompts, settings)
-    session = Session(model, checked, settings, None if mode == "ar" else drafter)
+    return Session(model, checked, settings, None if mode == "ar" else drafter, clock=clock)
+
+
+def run(session: Session, on_round: Callable[[Round], object] | None = None) -> Generation:
+    """Decode until every request of a fresh session has ended."""
     tell = on_round or (lambda _: None)
     started = time.perf_counter()
     for first in session.prefill():

@@ -1,4 +1,4 @@
-"""What a decoder layer is made of besides attention: norms, gated feed-forward parts, routed experts."""
+"""What a decoder layer is made of besides attention: linear maps, gated feed-forward parts, experts."""
 
 from __future__ import annotations
 
@@ -8,21 +8,16 @@ from typing import Any
 import numpy as np
 
 from .config import ModelConfig
+from .fused import gated
 
 Array = Any
 Weights = Mapping[str, Array]
 
 
-def rms_norm(x: Array, weight: Array, eps: float, xp: Any) -> Array:
-    """Return ``x / rms(x) * weight`` along the last axis, in float32 inside and in the type of ``x``."""
-    wide = x.astype(np.float32, copy=False)
-    scale = xp.sqrt((wide * wide).mean(axis=-1, keepdims=True) + np.float32(eps))
-    return (wide / scale * weight).astype(x.dtype, copy=False)
-
-
 def linear(x: Array, layer: Weights, name: str) -> Array:
     """Return ``x @ W.T``, plus the bias if the checkpoint has one."""
-    y = x @ layer[f"{name}.weight"].T
+    weight = layer[f"{name}.weight"]
+    y = (x.reshape(-1, x.shape[-1]) @ weight.T).reshape(*x.shape[:-1], len(weight))
     if f"{name}.bias" in layer:
         y = y + layer[f"{name}.bias"]
     return layer["rounding"](y) if "rounding" in layer else y
@@ -40,15 +35,9 @@ def to_bfloat16(x: Array) -> Array:
     return (bits & np.uint32(0xFFFF0000)).view(np.float32)
 
 
-def silu(x: Array, xp: Any) -> Array:
-    """Return ``x * sigmoid(x)``."""
-    with np.errstate(over="ignore"):  # exp(-x) = inf gives the right limit, -0
-        return x / (1 + xp.exp(-x))
-
-
 def gated_mlp(x: Array, layer: Weights, name: str, xp: Any) -> Array:
     """Return ``down(silu(gate(x)) * up(x))``."""
-    inner = silu(linear(x, layer, f"{name}.gate_proj"), xp) * linear(x, layer, f"{name}.up_proj")
+    inner = gated(linear(x, layer, f"{name}.gate_proj"), linear(x, layer, f"{name}.up_proj"), xp)
     return linear(inner, layer, f"{name}.down_proj")
 
 
@@ -101,18 +90,52 @@ def stable_best(values: Array, count: int, xp: Any) -> Array:
 def moe(x: Array, layer: Weights, config: ModelConfig, xp: Any) -> Array:
     """Return the chosen experts' weighted sum, plus the shared experts, for tokens ``x`` [m, C].
 
-    Waits for the device once: which experts are needed decides which products are made.
+    Few experts in all (:func:`computes_all`) are all computed, in three products, and those that were not
+    chosen weigh nothing.  Otherwise this waits for the device once: which experts are needed decides which
+    products are made.
     """
-    logits = x.astype(np.float32) @ layer["mlp.gate.weight"].astype(np.float32).T
+    router = layer["mlp.gate.weight"].astype(np.float32, copy=False)
+    logits = x.astype(np.float32, copy=False) @ router.T
     chosen, shares = route(logits, layer.get("mlp.gate.e_score_correction_bias"), config, xp)
+    if "mlp.experts.gate" in layer:
+        out = _all_experts(x, layer, chosen, shares, xp)
+    else:
+        out = _chosen_experts(x, layer, chosen, shares.astype(x.dtype, copy=False), xp)
+    if config.n_shared_experts:
+        out += gated_mlp(x, layer, "mlp.shared_experts", xp)
+    return out
+
+
+def computes_all(config: ModelConfig) -> bool:
+    """Return whether all experts are computed for every token: at most four times those that are chosen."""
+    return bool(config.n_routed_experts) and config.n_routed_experts <= 4 * config.num_experts_per_tok
+
+
+def join_experts(layer: dict[str, Array], config: ModelConfig, xp: Any) -> None:
+    """Put the weights of all experts side by side, in place of those of each."""
+    for part, axis in (("gate", 0), ("up", 0), ("down", 1)):
+        names = [f"mlp.experts.{expert}.{part}_proj.weight" for expert in range(config.n_routed_experts)]
+        layer[f"mlp.experts.{part}"] = xp.concatenate([layer.pop(name) for name in names], axis=axis)
+
+
+def _all_experts(x: Array, layer: Weights, chosen: Array, shares: Array, xp: Any) -> Array:
+    """Return the weighted sum [m, C]: an expert's share multiplies its inner numbers."""
+    rounded = layer.get("rounding", same)
+    gate, up = (rounded(x @ layer[f"mlp.experts.{part}"].T) for part in ("gate", "up"))
+    experts = layer["mlp.gate.weight"].shape[0]
+    weight = (chosen[:, :, None] == xp.arange(experts)) * shares[:, :, None]  # [m, k, experts]
+    weight = weight.sum(axis=1).astype(x.dtype, copy=False)
+    inner = gated(gate, up, xp).reshape(len(x), experts, -1) * weight[:, :, None]
+    return rounded(inner.reshape(len(x), -1) @ layer["mlp.experts.down"].T)
+
+
+def _chosen_experts(x: Array, layer: Weights, chosen: Array, shares: Array, xp: Any) -> Array:
+    """Return the weighted sum [m, C], expert by expert."""
     out = xp.zeros_like(x)
-    shares = shares.astype(x.dtype, copy=False)
-    on_host = chosen if xp is np else chosen.get()
+    on_host = chosen.get() if hasattr(chosen, "get") else chosen
     for expert in np.unique(on_host).tolist():
         token, slot = np.nonzero(on_host == expert)
         rows, columns = xp.asarray(token), xp.asarray(slot)
         part = gated_mlp(x[rows], layer, f"mlp.experts.{expert}", xp)
         out[rows] += part * shares[rows, columns][:, None]  # a token has an expert at most once
-    if config.n_shared_experts:
-        out += gated_mlp(x, layer, "mlp.shared_experts", xp)
     return out

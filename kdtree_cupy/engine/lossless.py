@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .context import Drafter
-from .generate import Generation, generate
+from .generate import Generation, open_session, run
 from .model import Model
-from .rounds import Round
+from .step import host
 
+Array = Any
 ALLOWED = 4.0
 """A flip is rounding if the two best logits of plain decoding are closer than this times the difference."""
 
 
 class Recorded(NamedTuple):
-    """A generation, and the target's logits [n, V] at every place of each response."""
+    """A generation, and the target's logits [n, V] at every place of each response, where the model is."""
 
     generation: Generation
-    logits: list[np.ndarray]
+    logits: list[Array]
 
 
 class Comparison(NamedTuple):
@@ -57,26 +57,11 @@ def recorded(model: Model, prompts: Sequence[np.ndarray], **options: Any) -> Rec
     model, prompts, options
         As for ``generate``.
     """
-    tapped, passes = copy(model), []
-
-    def logits(hidden: Any) -> Any:
-        passes.append(Model.logits(model, hidden))
-        return passes[-1]
-
-    tapped.logits = logits
-    kept: list[list[np.ndarray]] = [[] for _ in prompts]
-
-    def note(one: Round) -> None:
-        if one.index == 0:
-            found = passes[one.request][0, :1]  # a pass per prompt
-        else:
-            del passes[:-1]
-            path = model.xp.asarray(one.path[: len(one.tokens)])
-            found = passes[0][one.request, path]
-        kept[one.request].append(found.get() if hasattr(found, "get") else found)
-
-    done = generate(tapped, prompts, on_round=note, **options)
-    return Recorded(done, [np.concatenate(rows) for rows in kept])
+    kept: list[list[Any]] = [[] for _ in prompts]
+    session = open_session(model, prompts, **options)
+    session.keep_logits = lambda request, rows: kept[request].append(rows)
+    done = run(session)
+    return Recorded(done, [model.xp.concatenate(rows) for rows in kept])
 
 
 def compare(plain: Recorded, other: Recorded) -> Comparison:
@@ -89,10 +74,12 @@ def compare(plain: Recorded, other: Recorded) -> Comparison:
         differing = np.flatnonzero(wanted[:size] != got[:size])
         same = int(differing[0]) if differing.size else size
         rows = min(same + 1, size)  # the logits at a flip still follow the same text
-        difference = max(difference, float(np.abs(before[:rows] - after[:rows]).max(initial=0)))
+        if type(before) is not type(after):
+            before, after = host(before), host(after)
+        difference = max(difference, float(abs(before[:rows] - after[:rows]).max()))
         tokens += same
         if differing.size:
-            best = np.sort(before[same])[-2:]
+            best = np.sort(host(before[same]))[-2:]
             flips.append(float(best[1] - best[0]))
     unexplained = sum(gap >= ALLOWED * difference for gap in flips)
     count = len(plain.logits)

@@ -14,7 +14,8 @@ import numpy as np
 from .attention import Nodes, gqa, mla, unpack
 from .cache import PagedCache
 from .config import ModelConfig
-from .layers import gated_mlp, moe, rms_norm, same, to_bfloat16
+from .fused import rms_norm
+from .layers import computes_all, gated_mlp, join_experts, moe, same, to_bfloat16
 from .rope import RopeTable, frequencies
 from .tensors import layer_shapes
 
@@ -98,6 +99,16 @@ class Model:
         """V."""
         return self.config.vocab_size
 
+    @property
+    def never_waits(self) -> bool:
+        """Whether a pass launches kernels only, so that a CUDA graph can hold it."""
+        dense = all("mlp.gate.weight" not in layer or "mlp.experts.gate" in layer for layer in self._layers)
+        return self.config.is_mla and dense
+
+    def reserve(self, positions: int) -> tuple[Array, ...]:
+        """Make passes up to ``positions`` possible; return arrays that captured passes read, to be kept."""
+        return self._rope.reserve(positions)
+
     def new_cache(self, batch: int, capacity: int, *, page_size: int = 16) -> PagedCache:
         """Return an empty cache for ``batch`` requests of at most ``capacity`` rows."""
         c = self.config
@@ -115,7 +126,7 @@ class Model:
         *,
         features: Sequence[int] = (),
     ) -> Pass:
-        """Run all layers over the nodes of a batch of trees.
+        """Run all layers over the nodes of a batch of trees; :meth:`reserve` comes first.
 
         Parameters
         ----------
@@ -132,8 +143,7 @@ class Model:
             Layers whose output a drafter wants.
         """
         xp, config = self.xp, self.config
-        host = counts if xp is np else counts.get()
-        self._rope.reserve(int(lengths.max(initial=0)) + tokens.shape[1] + 1)
+        host = counts if xp is np or config.is_mla else counts.get()
         visible = None if config.is_mla else unpack(mask, xp)
         nodes = Nodes(positions, mask, counts, cache.lengths, host, lengths, cache, visible)
         x, rounded = self.embedding[tokens], self._round
@@ -177,7 +187,8 @@ class Model:
         names = [name.removeprefix(prefix) for name in self._weights if name.startswith(prefix)]
         if not names:
             raise ValueError(f"weights: no tensor of layer {index}, wanted {config.num_hidden_layers} layers")
-        shapes = layer_shapes(config, routed="mlp.gate.weight" in names)
+        routed = "mlp.gate.weight" in names
+        shapes = layer_shapes(config, routed=routed)
         layer = {name: self._tensor(prefix + name, shape) for name, shape in shapes.items()}
         known = [name for name in names if name not in shapes]  # biases, which few checkpoints have
         layer |= {name: self._tensor(prefix + name) for name in known}
@@ -187,6 +198,8 @@ class Model:
             layer["w_uk"] = self.xp.ascontiguousarray(both[:, :nope])
             values = both[:, nope:].transpose(0, 2, 1)
             layer["w_uv"] = self.xp.ascontiguousarray(values, WIDER.get(self.dtype.name))
+        if routed and computes_all(config):
+            join_experts(layer, config, self.xp)
         if self._round is not same:
             layer["rounding"] = self._round
         return layer

@@ -18,6 +18,8 @@ WEIGHTS = (2.0, 0.8, 0.3)
 FLOOR = 8.0
 """Pseudo-counts that the uniform floor lends to the share of every token."""
 _GAP = -1  # between texts: matches nothing
+Source = tuple[np.ndarray, list[np.ndarray]]
+"""A text, and the places in it where its last 1, 2 and 3 tokens are those of the request."""
 
 
 class NGramDrafter:
@@ -47,8 +49,8 @@ class NGramDrafter:
         self._corpus = np.concatenate([gap, *parts, gap]) if parts else np.zeros(0, np.int64)
         self._order = np.argsort(self._corpus, kind="stable")
         self._sorted = self._corpus[self._order]
-        real = self._corpus[self._corpus >= 0]
-        self._seen = np.bincount(real, minlength=vocab_size).astype(np.float64)
+        seen = np.unique(self._corpus[self._corpus >= 0], return_counts=True)
+        self._seen, self._times = seen[0], seen[1].astype(np.float64)
 
     def __call__(self, contexts: Sequence[Context], width: int) -> tuple[np.ndarray, np.ndarray]:
         """Return ids int32 and log-probs float32, both [b, D, width]."""
@@ -60,30 +62,53 @@ class NGramDrafter:
 
     def _draft(self, text: np.ndarray, ids: np.ndarray, logprobs: np.ndarray) -> None:
         width, vocab = ids.shape[1], self.vocab_size
-        counts = self._seen.copy()
-        np.add.at(counts, text, 1.0)
-        base = (counts + FLOOR / vocab) / (counts.sum() + FLOOR)
-        best = np.argsort(-base, kind="stable")[: width + len(text)]  # candidates beyond those that matched
         sources = [(text, self._matches(text, np.flatnonzero(text[:-1] == text[-1]), text))]
         if self._corpus.size:
             low, high = np.searchsorted(self._sorted, [text[-1], text[-1] + 1])
             sources.append((self._corpus, self._matches(self._corpus, self._order[low:high], text)))
-        for d in range(self.depth):
-            lent, gain = 1.0, {}
-            for order, weight in enumerate(WEIGHTS):
-                found = [_followers(where, places[order], d + 1) for where, places in sources]
-                tokens = np.concatenate(found)
-                share = weight / (tokens.size + weight)
-                lent *= share
-                gain = {token: p * share for token, p in gain.items()}
-                values, times = np.unique(tokens, return_counts=True)
-                for token, count in zip(values.tolist(), times.tolist(), strict=True):
-                    gain[token] = gain.get(token, 0.0) + count / (tokens.size + weight)
-            chosen = np.union1d(best[: width + len(gain)], np.fromiter(gain, np.int64, len(gain)))
-            p = base[chosen] * lent + np.array([gain.get(token, 0.0) for token in chosen.tolist()])
-            lp = np.minimum(np.log(p), 0).astype(np.float32)
-            rank = np.lexsort((chosen, -lp))[:width]
-            ids[d], logprobs[d] = chosen[rank], lp[rank]
+        lent, keys, gain = self._gains(sources)
+        seen, times = self._counts(text)
+        total = times.sum() + FLOOR
+        gap = np.setdiff1d(np.arange(min(vocab, width + seen.size)), seen, assume_unique=True)[:width]
+        order = np.concatenate([seen[np.lexsort((seen, -times))], gap])
+        most = int(np.bincount(keys // vocab, minlength=1).max(initial=0))
+        others = (np.arange(self.depth)[:, None] * vocab + order[: width + most]).ravel()
+        keys = np.concatenate([keys, others[~np.isin(others, keys)]])
+        gain = np.concatenate([gain, np.zeros(keys.size - gain.size)])
+        rows, tokens = np.divmod(keys, vocab)
+        at = np.minimum(np.searchsorted(seen, tokens), seen.size - 1)
+        base = (np.where(seen[at] == tokens, times[at], 0.0) + FLOOR / vocab) / total
+        lp = np.minimum(np.log(base * lent[rows] + gain), 0).astype(np.float32)
+        rank = np.lexsort((tokens, -lp, rows))
+        starts = np.searchsorted(rows[rank], np.arange(self.depth))
+        best = rank[starts[:, None] + np.arange(width)]
+        ids[:], logprobs[:] = tokens[best], lp[best]
+
+    def _counts(self, text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the tokens of text and corpus, ascending, and how often each is there."""
+        here, times = np.unique(text, return_counts=True)
+        seen = np.union1d(self._seen, here)
+        out = np.zeros(seen.size)
+        out[np.searchsorted(seen, self._seen)] = self._times
+        out[np.searchsorted(seen, here)] += times
+        return seen, out
+
+    def _gains(self, sources: list[Source]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return what matches leave to the shares of all tokens [D], and ``d * V + token`` with its gain."""
+        depth, vocab = self.depth, self.vocab_size
+        lent, keys, gain = np.ones(depth), np.zeros(0, np.int64), np.zeros(0)
+        for order, weight in enumerate(WEIGHTS):
+            found = np.concatenate([_followers(where, at[order], depth, vocab) for where, at in sources])
+            values, times = np.unique(found, return_counts=True)
+            matches = np.bincount(found // vocab, minlength=depth)
+            share = weight / (matches + weight)
+            lent *= share
+            both = np.union1d(keys, values)
+            blended = np.zeros(both.size)
+            blended[np.searchsorted(both, keys)] = gain * share[keys // vocab]
+            blended[np.searchsorted(both, values)] += times / (matches + weight)[values // vocab]
+            keys, gain = both, blended
+        return lent, keys, gain
 
     @staticmethod
     def _matches(where: np.ndarray, places: np.ndarray, text: np.ndarray) -> list[np.ndarray]:
@@ -97,8 +122,10 @@ class NGramDrafter:
         return out
 
 
-def _followers(where: np.ndarray, places: np.ndarray, distance: int) -> np.ndarray:
-    """Return the tokens ``distance`` after each place, where the text goes on so far."""
-    after = places + distance
-    found = where[after[after < where.size]]
-    return found[found >= 0]
+def _followers(where: np.ndarray, places: np.ndarray, depth: int, vocab: int) -> np.ndarray:
+    """Return ``d * V + token`` for the tokens 1..D places after each place, where the text goes on so far."""
+    after = places[:, None] + np.arange(1, depth + 1)
+    rows = np.broadcast_to(np.arange(depth) * vocab, after.shape)
+    inside = after < where.size
+    tokens = where[after[inside]]
+    return (rows[inside] + tokens)[tokens >= 0]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .config import ModelConfig
+from .fused import rotate
 
 Array = Any
 
@@ -80,24 +81,18 @@ class RopeTable:
         self._angles, self._factor, self._xp = angles, factor, xp
         self._cos = self._sin = xp.zeros((0, angles.size), np.float32)
 
-    def reserve(self, positions: int) -> None:
-        """Make the table hold at least ``positions`` rows."""
+    def reserve(self, positions: int) -> tuple[Array, Array]:
+        """Make the tables hold at least ``positions`` rows, and return them."""
         if positions > len(self._cos):
             rows = np.arange(max(positions, 2 * len(self._cos)))[:, None] * self._angles
             self._cos = self._xp.asarray((np.cos(rows) * self._factor).astype(np.float32))
             self._sin = self._xp.asarray((np.sin(rows) * self._factor).astype(np.float32))
+        return self._cos, self._sin
 
     def rotate(self, x: Array, positions: Array, *, interleaved: bool) -> Array:
         """Return ``x`` [b, n, heads, size] rotated; ``positions`` is int [b, n].
 
         Pairs are (2i, 2i+1) if ``interleaved``, else (i, i + size/2).
         """
-        half = x.shape[-1] // 2
-        cos, sin = self._cos[positions][:, :, None], self._sin[positions][:, :, None]
-        out = self._xp.empty_like(x)
-        one, other = (
-            (slice(0, None, 2), slice(1, None, 2)) if interleaved else (slice(half), slice(half, None))
-        )
-        out[..., one] = x[..., one] * cos - x[..., other] * sin
-        out[..., other] = x[..., other] * cos + x[..., one] * sin
-        return out
+        tables = {"cos": self._cos, "sin": self._sin}
+        return rotate(x, positions, **tables, interleaved=interleaved, xp=self._xp)

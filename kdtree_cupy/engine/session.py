@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ..kv_commit import kv_commit
 from ..limits import MAX_WIDTH
 from ..masks import pack_mask
-from ..target_token import target_token
 from ..tree import DraftTree
-from ..tree_accept import tree_accept
-from ..tree_build import tree_build
 from .context import Context, Drafter, check_rows, depth_of
 from .model import Model
 from .rounds import Round, Settings
+from .step import Step, choose, commit, host
 
 Array = Any
 CHUNK = 256
@@ -32,10 +30,24 @@ class Session:
     settings : Settings
     drafter : callable or None
         None: every tree is the root alone.
+    clock : callable, optional
+        Called with the name of each part of a round as it ends (``draft``, those of
+        :data:`kdtree_cupy.engine.step.PARTS`, ``host``); it may wait for the device and read the time.
+
+    Attributes
+    ----------
+    keep_logits : callable or None
+        Called with a request and the logits [n, V] that chose the tokens a round adds to it.
     """
 
     def __init__(
-        self, model: Model, prompts: list[np.ndarray], settings: Settings, drafter: Drafter | None
+        self,
+        model: Model,
+        prompts: list[np.ndarray],
+        settings: Settings,
+        drafter: Drafter | None,
+        *,
+        clock: Callable[[str], object] | None = None,
     ) -> None:
         self.model, self.settings, self.drafter = model, settings, drafter
         self.depth = depth_of(drafter) if drafter else 1
@@ -58,6 +70,11 @@ class Session:
                 generator = np.random.default_rng(settings.seeds[b])
                 self.uniforms[b] = generator.random(self.uniforms.shape[1], dtype=np.float32)
         self.rounds = 0
+        self.keep_logits: Callable[[int, Array], object] | None = None
+        self._clock = clock or (lambda _: None)
+        self._width = max(1, min(settings.nodes, model.vocab_size, MAX_WIDTH))
+        self._step: Step | None = None
+        model.reserve(room + CHUNK)
 
     @property
     def live(self) -> bool:
@@ -75,8 +92,19 @@ class Session:
         for b, size in enumerate(self._prompt.tolist()):
             for start in range(0, size, CHUNK):
                 hidden = self.prompt_pass(b, start, min(start + CHUNK, size))
-            chosen = self._choose(hidden[:, -1:], np.full((1, 1), size - 1), slice(b, b + 1))
-            token = int(_host(chosen)[0, 0])
+            logits = self.model.logits(hidden[:, -1:])
+            xp = self.model.xp
+            places = (np.full((1, 1), value, np.int32) for value in (size - 1, size))
+            chosen = choose(
+                self.model,
+                self.settings,
+                logits,
+                *map(xp.asarray, places),
+                xp.asarray(self.uniforms[b : b + 1]),
+            )
+            token = int(host(chosen)[0, 0])
+            if self.keep_logits:
+                self.keep_logits(b, logits[0])
             self._add(b, [token])
             out.append(Round(0, b, -1, None, [], [token]))
         return out
@@ -98,40 +126,43 @@ class Session:
             features=self.layers,
         )
         path = xp.arange(n, dtype=np.int32)[None]
-        self._commit(view, path, counts, done.rows)
-        self._keep_features(b, start, done.features, np.arange(n), 0)
+        commit(self.model, view, path, counts, done.rows)
+        self._keep_features(done.features, [(b, start, 0, np.arange(n))])
         self.lengths[b] = stop
         return done.hidden
 
     def round(self) -> list[Round]:
         """Run one round of all live requests and return what each added."""
         self.rounds += 1
-        model, xp, live = self.model, self.model.xp, np.flatnonzero(~self.ended)
+        live = np.flatnonzero(~self.ended)
         ids, logprobs = self._draft(live)
+        self._clock("draft")
         budgets = np.where(self.ended, -1, self.settings.nodes).astype(np.int32)
         roots = self.tokens[np.arange(len(self.sizes)), self.sizes - 1]
-        tree, mask, positions = tree_build(
-            xp.asarray(ids), xp.asarray(logprobs), xp.asarray(roots), xp.asarray(budgets),
-            lengths=self.cache.lengths, num_nodes=self.settings.nodes + 1,
-            max_rank=1 if self.settings.mode == "chain" else None, library=model.library,
-        )  # fmt: skip
-        done = model.forward(
-            tree.tokens, positions, mask, tree.counts, self.cache, self.lengths, features=self.layers
-        )
-        targets = self._choose(done.hidden, positions, slice(None))
-        accepted = tree_accept(tree, targets, max_depth=self.depth, library=model.library)
         for b in live:
             self.cache.reserve(b, int(self.lengths[b]) + self.depth + 1)
-        self._commit(self.cache, accepted.path, accepted.path_length, done.rows)
-        path, size, following = map(_host, (accepted.path, accepted.path_length, accepted.next_token))
-        trees = tree.to_numpy()
-        return [
-            self._finish(int(b), trees, path[b, : size[b]], int(following[b]), done.features) for b in live
-        ]
+        step = self._prepared()
+        found = step(ids, logprobs, roots, budgets, self.lengths)
+        paths = {int(b): found.path[b, : found.path_length[b]] for b in live}
+        moved = [(b, int(self.lengths[b]), b, path) for b, path in paths.items()]
+        self._keep_features(step.features, moved)
+        out = [self._finish(b, found.trees, path, int(found.next_token[b])) for b, path in paths.items()]
+        self._clock("host")
+        return out
+
+    def _prepared(self) -> Step:
+        """Return the device's share of a round, made when the first one runs."""
+        if self._step is None:
+            self._step = Step(
+                self.model, self.cache, self.settings, depth=self.depth, width=self._width,
+                room=self.tokens.shape[1], prompt=self._prompt, uniforms=self.uniforms, features=self.layers,
+                clock=self._clock,
+            )  # fmt: skip
+        return self._step
 
     def _draft(self, live: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ids and log-probs [b, D, K]; rows of ended requests are not looked at."""
-        width = max(1, min(self.settings.nodes, self.model.vocab_size, MAX_WIDTH))
+        width = self._width
         shape = (len(self.sizes), self.depth, width)
         ids, logprobs = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
         if self.drafter and self.settings.nodes:
@@ -150,43 +181,30 @@ class Session:
         known = None if self._features is None else self._features[b, : self.sizes[b] - 1]
         return Context(self.tokens[b, : self.sizes[b]], known, self._memory[b])
 
-    def _choose(self, hidden: Array, positions: Array, rows: slice) -> Array:
-        """Return the target's token after each node, int32 [b, n]."""
-        settings, uniforms, xp = self.settings, None, self.model.xp
-        if settings.temperature > 0:  # the draw for response place j uses uniform j, whatever tree it is in
-            place = _host(positions) + 1 - self._prompt[rows, None]
-            place = np.clip(place, 0, self.uniforms.shape[1] - 1)
-            uniforms = xp.asarray(np.take_along_axis(self.uniforms[rows], place, axis=1))
-        return target_token(
-            self.model.logits(hidden), temperature=settings.temperature, top_p=settings.top_p,
-            uniforms=uniforms, library=self.model.library,
-        ).tokens  # fmt: skip
-
-    def _commit(self, cache: Any, path: Array, path_length: Array, rows: list[Array]) -> None:
-        kv_commit(
-            cache.layers, path, path_length, cache.lengths, tree_kv=rows, page_table=cache.page_table,
-            out=(cache.lengths, self.model.xp.zeros(len(path), np.int32)), library=self.model.library,
-        )  # fmt: skip
-
-    def _keep_features(self, b: int, start: int, found: Array | None, path: np.ndarray, row: int) -> None:
+    def _keep_features(self, found: Array | None, moved: list[tuple[int, int, int, np.ndarray]]) -> None:
+        """Keep features of accepted nodes: (request, first place, row of ``found``, nodes) each."""
         if found is None:
             return
+        xp = self.model.xp
         if self._features is None:
-            shape = (*self.tokens.shape, found.shape[-1])
-            self._features = self.model.xp.zeros(shape, np.float32)
-        self._features[b, start : start + path.size] = found[row, self.model.xp.asarray(path)]
+            self._features = xp.zeros((*self.tokens.shape, found.shape[-1]), np.float32)
+        index = [
+            (np.full(nodes.size, b), start + np.arange(nodes.size), np.full(nodes.size, row), nodes)
+            for b, start, row, nodes in moved
+        ]
+        b, place, row, node = xp.asarray(np.concatenate(index, axis=1, dtype=np.int64))
+        self._features[b, place] = found[row, node]
 
-    def _finish(
-        self, b: int, trees: DraftTree, path: np.ndarray, following: int, features: Array | None
-    ) -> Round:
+    def _finish(self, b: int, trees: DraftTree, path: np.ndarray, following: int) -> Round:
         """Add a round's tokens to request ``b`` and return its record."""
         if following < 0:
             raise ValueError(f"request {b}: logits are not finite at response token {self._written(b)}")
-        self._keep_features(b, int(self.lengths[b]), features, path, b)
         self.lengths[b] += path.size
         root = self._written(b) - 1
         drafts = trees.tokens[b, path[1:]].tolist()
         added = self._add(b, [*drafts, following])
+        if self.keep_logits:
+            self.keep_logits(b, self._prepared().logits[b, self.model.xp.asarray(path[: len(added)])])
         return Round(self.rounds, b, root, trees[b], path.tolist(), added)
 
     def _written(self, b: int) -> int:
@@ -207,7 +225,3 @@ class Session:
             self.cache.release(b)
             self.lengths[b] = 0
         return kept
-
-
-def _host(array: Array) -> np.ndarray:
-    return array.get() if hasattr(array, "get") else array
