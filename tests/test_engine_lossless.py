@@ -84,7 +84,9 @@ def test_flips_in_bfloat16_are_roundings(family):
     found = check_mode(model, wanted, prompts, NGramDrafter(96), batch=4, budget=15, max_new=32)
     print(f"{family}, bfloat16: {found}")
     assert found.unexplained == 0
-    assert LOSSLESS_LOGITS < found.difference < 1  # it does round
+    assert found.difference < 1
+    first = [one.logits[0][0] for one in (plain(family, 8)[1], wanted)]
+    assert 100 * LOSSLESS_LOGITS < np.abs(first[0] - first[1]).max() < 1  # it does round
     pairs = zip(plain(family, 8)[1].generation.tokens, wanted.generation.tokens, strict=False)
     assert any((one[:32] != other).any() for one, other in pairs)  # other weights, another text
 
