@@ -6,12 +6,12 @@ import pytest
 from engine_tools import prompts_for, small_gqa, tiny
 from hypothesis import given
 from hypothesis import strategies as st
-from tolerances import FLOAT64_SUM
+from tolerances import ENGINE_LOGITS, FLOAT64_SUM
 
 import kdtree_cupy as kd
 from kdtree_cupy.engine import Context, Model, NGramDrafter, from_dict, generate
 from kdtree_cupy.engine.cache import PagedCache
-from kdtree_cupy.engine.layers import route, to_bfloat16
+from kdtree_cupy.engine.layers import computes_all, join_experts, moe, route, to_bfloat16
 from kdtree_cupy.engine.rope import frequencies
 from kdtree_cupy.engine.topk import best_tokens
 from kdtree_cupy.refs import model as reference
@@ -83,6 +83,30 @@ def test_routing_is_that_of_the_reference(method, scoring):
     for token in range(40):
         np.testing.assert_array_equal(chosen[token], reference.route(config, scores[token], bias))
     np.testing.assert_allclose(shares.sum(-1), 2.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("experts", "joined"), [(12, True), (13, False)])
+def test_experts_give_the_weighted_sum_of_the_reference(experts, joined):
+    """Few experts are all computed side by side, many are visited one by one."""
+    config = {
+        **BASE, "kv_lora_rank": 8, "n_routed_experts": experts, "num_experts_per_tok": 3,
+        "moe_intermediate_size": 5, "n_shared_experts": 1, "n_group": 1, "routed_scaling_factor": 2.0,
+    }  # fmt: skip
+    rng = np.random.default_rng(1)
+    shapes = {"gate_proj": (5, 16), "up_proj": (5, 16), "down_proj": (16, 5)}
+    names = [f"experts.{i}" for i in range(experts)] + ["shared_experts"]
+    layer = {f"mlp.{n}.{part}.weight": rng.standard_normal(s) for n in names for part, s in shapes.items()}
+    layer["mlp.gate.weight"] = rng.standard_normal((experts, 16))
+    layer["mlp.gate.e_score_correction_bias"] = rng.standard_normal(experts)
+    layer = {name: array.astype(np.float32) for name, array in layer.items()}
+    x = rng.standard_normal((7, 16)).astype(np.float32)
+    parts = {f"model.layers.0.{name}": array for name, array in layer.items()}
+    wanted = reference.moe(reference.Layer(config, parts, "model.layers.0", np.float64), x.astype(float))
+    assert computes_all(from_dict(config)) == joined
+    if joined:
+        join_experts(layer, from_dict(config), np)
+    got = moe(x, layer, from_dict(config), np)
+    np.testing.assert_allclose(got, wanted, atol=ENGINE_LOGITS * np.abs(wanted).max())
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False, allow_subnormal=False)))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..verify_attn import verify_attn
+from . import products
 from .cache import PagedCache
 from .config import LATENT, ROPE, ModelConfig
 from .fused import rms_norm
@@ -35,21 +36,26 @@ class Nodes:
         Bit j of row i: node i sees node j.
     counts, lengths : int32 [b]
         Real nodes, and rows of the prefix.
-    host_counts, host_lengths : numpy int32 [b]
-        The same where the host can read them.
     cache : PagedCache
-    visible : bool [b, n, n]
-        The mask unpacked; None for MLA.
+    hidden : bool [b, n, rows + n]
+        What :func:`hidden_rows` gives; None for MLA.
     """
 
     positions: Array
     mask: Array
     counts: Array
     lengths: Array
-    host_counts: np.ndarray
-    host_lengths: np.ndarray
     cache: PagedCache
-    visible: Array | None = None
+    hidden: Array | None = None
+
+
+def hidden_rows(mask: Array, lengths: Array, rows: int, xp: Any) -> Array:
+    """Return bool [b, n, rows + n]: what no node sees of the cache's places, and what the mask hides."""
+    batch, n, _ = mask.shape
+    out = xp.empty((batch, n, rows + n), bool)
+    out[..., :rows] = (xp.arange(rows) >= lengths[:, None])[:, None]
+    out[..., rows:] = ~unpack(mask, xp)
+    return out
 
 
 def unpack(mask: Array, xp: Any) -> Array:
@@ -60,45 +66,48 @@ def unpack(mask: Array, xp: Any) -> Array:
 
 
 def gqa(
-    x: Array, layer: Weights, config: ModelConfig, rope: RopeTable, nodes: Nodes, index: int, xp: Any
-) -> Any:
-    """Return grouped-query attention of ``x`` [b, n, C] at layer ``index``, and the nodes' KV rows."""
-    batch, n, _ = x.shape
+    x: Array, layer: Weights, config: ModelConfig, rope: RopeTable, nodes: Nodes, index: int, rows: Array
+) -> Array:
+    """Return grouped-query attention of ``x`` [b, n, C] at layer ``index``.
+
+    ``rows`` [b, n, 2 * G * E] takes the nodes' KV rows: keys of all groups, then values.
+    """
+    xp, (batch, n, _) = nodes.cache.xp, x.shape
     heads, groups, size = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    q = linear(x, layer, "self_attn.q_proj").reshape(batch, n, heads, size)
-    k = linear(x, layer, "self_attn.k_proj").reshape(batch, n, groups, size)
-    v = linear(x, layer, "self_attn.v_proj")
+    q = linear(x, layer, "self_attn.q_proj", xp).reshape(batch, n, heads, size)
+    k = linear(x, layer, "self_attn.k_proj", xp).reshape(batch, n, groups, size)
+    rounded = layer.get("rounding", same)
     q = rope.rotate(q, nodes.positions, interleaved=False)
     k = rope.rotate(k, nodes.positions, interleaved=False).reshape(batch, n, groups * size)
-    rounded = layer.get("rounding", same)
-    rows = rounded(xp.concatenate([k, v], axis=-1))
-    out = xp.zeros((batch, n, heads * size), x.dtype)
-    for b in range(batch):
-        count, length = int(nodes.host_counts[b]), int(nodes.host_lengths[b])
-        if count:
-            seen = xp.concatenate([nodes.cache.rows(index, b, length), rows[b, :count]])
-            hidden = ~nodes.visible[b, :count, :count]
-            out[b, :count] = read(rounded(q[b, :count]), seen, hidden, length, attention_scale(config), xp)
-    return linear(rounded(out), layer, "self_attn.o_proj"), rows
+    rows[..., : groups * size] = rounded(k)
+    rows[..., groups * size :] = rounded(linear(x, layer, "self_attn.v_proj", xp))
+    seen = xp.concatenate([nodes.cache.prefixes(index), rows], axis=1)
+    out = read(rounded(q), seen, nodes.hidden, attention_scale(config), xp)
+    return linear(rounded(out), layer, "self_attn.o_proj", xp)
 
 
-def read(q: Array, rows: Array, hidden: Array, length: int, scale: float, xp: Any) -> Array:
-    """Return what queries ``q`` [n, H, E] read from KV rows [length + n, 2 * G * E], as [n, H * E].
+def read(q: Array, rows: Array, hidden: Array, scale: float, xp: Any) -> Array:
+    """Return what queries ``q`` [b, n, H, E] read from KV rows [b, m, 2 * G * E], as [b, n, H * E].
 
-    ``hidden`` bool [n, n] says which nodes a node does not see; the first ``length`` rows are seen by all.
+    ``hidden`` bool [b, n, m] says which rows a node does not see.
     """
-    n, heads, size = q.shape
-    total, groups = len(rows), rows.shape[1] // (2 * size)
-    keys, values = rows.reshape(total, 2, groups, size).transpose(1, 2, 0, 3)
-    queries = q.reshape(n, groups, heads // groups, size).transpose(1, 2, 0, 3)
-    scores = (queries.reshape(groups, -1, size) @ keys.transpose(0, 2, 1)).astype(np.float32, copy=False)
-    scores *= np.float32(scale)
-    scores = scores.reshape(groups, heads // groups, n, total)
-    scores[..., length:] = xp.where(hidden, np.float32(-np.inf), scores[..., length:])
-    weights = xp.exp(scores - scores.max(axis=-1, keepdims=True))
+    batch, n, heads, size = q.shape
+    total, groups = rows.shape[1], rows.shape[2] // (2 * size)
+    keys, values = rows.reshape(batch, total, 2, groups, size).transpose(2, 0, 3, 1, 4)
+    queries = q.reshape(batch, n, groups, -1, size).transpose(0, 2, 1, 3, 4).reshape(batch, groups, -1, size)
+    scores = xp.empty((batch, groups, n * heads // groups, total), np.float32)
+    for b in range(batch):
+        products.product(queries[b], keys[b], xp, transposed=True, out=scores[b])
+    by_node = scores.reshape(batch, groups, n, -1, total)
+    by_node *= np.float32(scale)
+    by_node = xp.where(hidden[:, None, :, None], np.float32(-np.inf), by_node)
+    weights = xp.exp(by_node - by_node.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
-    out = weights.astype(q.dtype, copy=False).reshape(groups, -1, total) @ values
-    return out.reshape(groups, heads // groups, n, size).transpose(2, 0, 1, 3).reshape(n, heads * size)
+    weights = weights.astype(q.dtype, copy=False).reshape(scores.shape)
+    out = xp.empty(queries.shape, q.dtype)
+    for b in range(batch):
+        products.product(weights[b], values[b], xp, out=out[b])
+    return out.reshape(batch, groups, n, -1, size).transpose(0, 2, 1, 3, 4).reshape(batch, n, -1)
 
 
 def mla(
@@ -108,37 +117,38 @@ def mla(
     rope: RopeTable,
     nodes: Nodes,
     index: int,
-    xp: Any,
+    rows: Array,
     library: Any,
-) -> tuple[Array, Array]:
-    """Return multi-head latent attention of ``x`` [b, n, C] at layer ``index``, and the nodes' KV rows.
+) -> Array:
+    """Return multi-head latent attention of ``x`` [b, n, C] at layer ``index``.
 
+    ``rows`` [b, n, 576], zeros before, takes the nodes' KV rows; zeros beyond a smaller latent or rotary part
+    change no product.
     ``layer`` holds ``w_uk`` [H, P, latent] and ``w_uv`` [H, latent, F], made from ``kv_b_proj``.  In float32
     models ``w_uv`` is float64: its sums, the longest of a head, would differ most by their order.
     """
-    batch, n, _ = x.shape
+    xp, (batch, n, _) = nodes.cache.xp, x.shape
     heads, nope, rank = config.num_attention_heads, config.qk_nope_head_dim, config.kv_lora_rank
     low = x
     if config.q_lora_rank:
-        low = linear(x, layer, "self_attn.q_a_proj")
+        low = linear(x, layer, "self_attn.q_a_proj", xp)
         low = rms_norm(low, layer["self_attn.q_a_layernorm.weight"], LATENT_EPS, xp)
     name = "self_attn.q_b_proj" if config.q_lora_rank else "self_attn.q_proj"
-    q = linear(low, layer, name).reshape(batch, n, heads, -1)
-    row = linear(x, layer, "self_attn.kv_a_proj_with_mqa")
+    q = linear(low, layer, name, xp).reshape(batch, n, heads, -1)
+    row = linear(x, layer, "self_attn.kv_a_proj_with_mqa", xp)
     turn = {"positions": nodes.positions, "interleaved": config.rope_interleave}
-    rows = xp.zeros((batch, n, LATENT + ROPE), x.dtype)  # zeros beyond a smaller latent change no product
-    rows[..., :rank] = rms_norm(row[..., :rank], layer["self_attn.kv_a_layernorm.weight"], LATENT_EPS, xp)
-    rows[..., LATENT : LATENT + config.qk_rope_head_dim] = rope.rotate(row[:, :, None, rank:], **turn)[
-        :, :, 0
-    ]
+    rounded = layer.get("rounding", same)
+    latent = rms_norm(row[..., :rank], layer["self_attn.kv_a_layernorm.weight"], LATENT_EPS, xp)
+    rows[..., :rank] = rounded(latent)
+    turned = rope.rotate(row[:, :, None, rank:], **turn)[:, :, 0]
+    rows[..., LATENT : LATENT + config.qk_rope_head_dim] = rounded(turned)
     queries = xp.zeros((batch, n, heads, LATENT + ROPE), x.dtype)
-    absorbed = q[..., :nope].reshape(-1, heads, nope).transpose(1, 0, 2) @ layer["w_uk"]
-    queries[..., :rank] = absorbed.transpose(1, 0, 2).reshape(batch, n, heads, rank)
+    flat = q.reshape(-1, heads, q.shape[-1])[..., :nope]
+    products.by_head(flat, layer["w_uk"], xp, out=queries.reshape(-1, heads, LATENT + ROPE)[..., :rank])
     queries[..., LATENT : LATENT + config.qk_rope_head_dim] = rope.rotate(
         xp.ascontiguousarray(q[..., nope:]), **turn
     )
-    rounded = layer.get("rounding", same)
-    queries, rows = rounded(queries), rounded(rows)
+    queries = rounded(queries)
     latents = verify_attn(
         queries, nodes.cache.layers[index], rows, nodes.mask, nodes.lengths,
         scale=attention_scale(config), counts=nodes.counts, page_table=nodes.cache.page_table,
@@ -146,6 +156,6 @@ def mla(
     ).out  # fmt: skip
     latents = rounded(latents)
     wide = latents[..., :rank].astype(layer["w_uv"].dtype, copy=False)
-    per_head = wide.reshape(-1, heads, rank).transpose(1, 0, 2) @ layer["w_uv"]
-    out = rounded(per_head.transpose(1, 0, 2).reshape(batch, n, -1).astype(x.dtype, copy=False))
-    return linear(out, layer, "self_attn.o_proj"), rows
+    per_head = products.by_head(wide.reshape(-1, heads, rank), layer["w_uv"], xp)
+    out = rounded(per_head.reshape(batch, n, -1).astype(x.dtype, copy=False))
+    return linear(out, layer, "self_attn.o_proj", xp)

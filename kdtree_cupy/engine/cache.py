@@ -30,7 +30,7 @@ class PagedCache:
 
     Attributes
     ----------
-    layers : list of [pages, page_size, row_size]
+    layers : [L, pages, page_size, row_size]
     page_table : int32 [b, max_pages]; -1 where a request has no page yet.
     lengths : int32 [b] rows of each prefix.
     """
@@ -51,7 +51,7 @@ class PagedCache:
         per_request = -(-capacity // page_size)
         self.xp, self.page_size = xp, page_size
         pages = batch * per_request
-        self.layers = [xp.zeros((pages, page_size, row_size), dtype) for _ in range(layers)]
+        self.layers = xp.zeros((layers, pages, page_size, row_size), dtype)
         self._free = list(range(pages))  # requests grow in turns, so their pages interleave
         self._table = np.full((batch, per_request), -1, np.int32)
         self._held = np.zeros(batch, np.int64)
@@ -91,6 +91,14 @@ class PagedCache:
         at = slice(request, request + 1)
         one._table, one.page_table, one.lengths = self._table[at], self.page_table[at], self.lengths[at]
         return one
+
+    def prefixes(self, layer: int) -> Array:
+        """Return all places of all requests, [b, max_pages * page_size, row_size] (a copy).
+
+        Places that a request has no page for hold rows of some other page.
+        """
+        found = self.layers[layer][self.page_table]
+        return found.reshape(len(found), -1, found.shape[-1])
 
     def rows(self, layer: int, request: int, length: int) -> Array:
         """Return the first ``length`` rows of a request, [length, row_size] (a copy)."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from . import products
 from .config import ModelConfig
 from .fused import gated
 
@@ -14,10 +15,9 @@ Array = Any
 Weights = Mapping[str, Array]
 
 
-def linear(x: Array, layer: Weights, name: str) -> Array:
+def linear(x: Array, layer: Weights, name: str, xp: Any) -> Array:
     """Return ``x @ W.T``, plus the bias if the checkpoint has one."""
-    weight = layer[f"{name}.weight"]
-    y = (x.reshape(-1, x.shape[-1]) @ weight.T).reshape(*x.shape[:-1], len(weight))
+    y = products.linear(x, layer[f"{name}.weight"], xp)
     if f"{name}.bias" in layer:
         y = y + layer[f"{name}.bias"]
     return layer["rounding"](y) if "rounding" in layer else y
@@ -37,8 +37,8 @@ def to_bfloat16(x: Array) -> Array:
 
 def gated_mlp(x: Array, layer: Weights, name: str, xp: Any) -> Array:
     """Return ``down(silu(gate(x)) * up(x))``."""
-    inner = gated(linear(x, layer, f"{name}.gate_proj"), linear(x, layer, f"{name}.up_proj"), xp)
-    return linear(inner, layer, f"{name}.down_proj")
+    gate, up = (linear(x, layer, f"{name}.{part}_proj", xp) for part in ("gate", "up"))
+    return linear(gated(gate, up, xp), layer, f"{name}.down_proj", xp)
 
 
 def route(logits: Array, bias: Array | None, config: ModelConfig, xp: Any) -> tuple[Array, Array]:
@@ -95,7 +95,7 @@ def moe(x: Array, layer: Weights, config: ModelConfig, xp: Any) -> Array:
     products are made.
     """
     router = layer["mlp.gate.weight"].astype(np.float32, copy=False)
-    logits = x.astype(np.float32, copy=False) @ router.T
+    logits = products.linear(x.astype(np.float32, copy=False), router, xp)
     chosen, shares = route(logits, layer.get("mlp.gate.e_score_correction_bias"), config, xp)
     if "mlp.experts.gate" in layer:
         out = _all_experts(x, layer, chosen, shares, xp)
@@ -121,12 +121,12 @@ def join_experts(layer: dict[str, Array], config: ModelConfig, xp: Any) -> None:
 def _all_experts(x: Array, layer: Weights, chosen: Array, shares: Array, xp: Any) -> Array:
     """Return the weighted sum [m, C]: an expert's share multiplies its inner numbers."""
     rounded = layer.get("rounding", same)
-    gate, up = (rounded(x @ layer[f"mlp.experts.{part}"].T) for part in ("gate", "up"))
+    gate, up = (rounded(products.linear(x, layer[f"mlp.experts.{part}"], xp)) for part in ("gate", "up"))
     experts = layer["mlp.gate.weight"].shape[0]
     weight = (chosen[:, :, None] == xp.arange(experts)) * shares[:, :, None]  # [m, k, experts]
     weight = weight.sum(axis=1).astype(x.dtype, copy=False)
     inner = gated(gate, up, xp).reshape(len(x), experts, -1) * weight[:, :, None]
-    return rounded(inner.reshape(len(x), -1) @ layer["mlp.experts.down"].T)
+    return rounded(products.linear(inner.reshape(len(x), -1), layer["mlp.experts.down"], xp))
 
 
 def _chosen_experts(x: Array, layer: Weights, chosen: Array, shares: Array, xp: Any) -> Array:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .attention import Nodes, gqa, mla, unpack
+from . import products
+from .attention import Nodes, gqa, hidden_rows, mla
 from .cache import PagedCache
 from .config import ModelConfig
 from .fused import rms_norm
@@ -32,14 +33,14 @@ class Pass(NamedTuple):
     ----------
     hidden : [b, n, C]
         After the last norm.
-    rows : list of [b, n, row_size]
-        KV rows of the nodes, one array per layer.
+    rows : [L, b, n, row_size]
+        KV rows of the nodes.
     features : float32 [b, n, layers * C] or None
         Residual stream after the layers asked for, side by side.
     """
 
     hidden: Array
-    rows: list[Array]
+    rows: Array
     features: Array | None
 
 
@@ -103,7 +104,7 @@ class Model:
     def never_waits(self) -> bool:
         """Whether a pass launches kernels only, so that a CUDA graph can hold it."""
         dense = all("mlp.gate.weight" not in layer or "mlp.experts.gate" in layer for layer in self._layers)
-        return self.config.is_mla and dense
+        return dense
 
     def reserve(self, positions: int) -> tuple[Array, ...]:
         """Make passes up to ``positions`` possible; return arrays that captured passes read, to be kept."""
@@ -122,7 +123,6 @@ class Model:
         mask: Array,
         counts: Array,
         cache: PagedCache,
-        lengths: np.ndarray,
         *,
         features: Sequence[int] = (),
     ) -> Pass:
@@ -136,25 +136,23 @@ class Model:
         counts : int32 [b]
             Real nodes; results of other rows mean nothing.
         cache : PagedCache
-            Prefixes; read only.
-        lengths : numpy int32 [b]
-            Rows of the prefixes, on the host (``cache.lengths`` says the same where the kernels read it).
+            Prefixes of ``cache.lengths`` rows; read only.
         features : sequence of int
             Layers whose output a drafter wants.
         """
         xp, config = self.xp, self.config
-        host = counts if xp is np or config.is_mla else counts.get()
-        visible = None if config.is_mla else unpack(mask, xp)
-        nodes = Nodes(positions, mask, counts, cache.lengths, host, lengths, cache, visible)
+        places = cache.page_table.shape[1] * cache.page_size
+        hidden = None if config.is_mla else hidden_rows(mask, cache.lengths, places, xp)
+        nodes = Nodes(positions, mask, counts, cache.lengths, cache, hidden)
         x, rounded = self.embedding[tokens], self._round
-        rows: list[Array] = []
+        rows = xp.zeros((len(self._layers), *tokens.shape, config.row_size), self.dtype)
         kept: dict[int, Array] = {}
         for index, layer in enumerate(self._layers):
             y = rounded(rms_norm(x, layer["input_layernorm.weight"], config.rms_norm_eps, xp))
             if config.is_mla:
-                y, row = mla(y, layer, config, self._rope, nodes, index, xp, self.library)
+                y = mla(y, layer, config, self._rope, nodes, index, rows[index], self.library)
             else:
-                y, row = gqa(y, layer, config, self._rope, nodes, index, xp)
+                y = gqa(y, layer, config, self._rope, nodes, index, rows[index])
             x = rounded(x + y)
             y = rounded(rms_norm(x, layer["post_attention_layernorm.weight"], config.rms_norm_eps, xp))
             if "mlp.gate.weight" in layer:
@@ -162,7 +160,6 @@ class Model:
             else:
                 y = gated_mlp(y, layer, "mlp", xp)
             x = rounded(x + y)
-            rows.append(row)
             if index in features:
                 kept[index] = x
         wanted = xp.concatenate([kept[i] for i in features], axis=-1) if len(features) else None
@@ -170,7 +167,7 @@ class Model:
 
     def logits(self, hidden: Array) -> Array:
         """Return float32 [..., V] from rows of :attr:`Pass.hidden`."""
-        return (hidden @ self.head.T).astype(np.float32, copy=False)
+        return products.linear(hidden, self.head, self.xp, np.float32)
 
     def _tensor(self, name: str, shape: tuple[int, ...] | None = None) -> Array:
         if name not in self._weights:

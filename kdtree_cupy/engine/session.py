@@ -122,7 +122,6 @@ class Session:
             xp.asarray(mask),
             counts,
             view,
-            self.lengths[b : b + 1],
             features=self.layers,
         )
         path = xp.arange(n, dtype=np.int32)[None]
@@ -142,7 +141,7 @@ class Session:
         for b in live:
             self.cache.reserve(b, int(self.lengths[b]) + self.depth + 1)
         step = self._prepared()
-        found = step(ids, logprobs, roots, budgets, self.lengths)
+        found = step(ids, logprobs, roots, budgets)
         paths = {int(b): found.path[b, : found.path_length[b]] for b in live}
         moved = [(b, int(self.lengths[b]), b, path) for b, path in paths.items()]
         self._keep_features(step.features, moved)

@@ -95,7 +95,6 @@ class Step:
         self._uniforms = xp.asarray(uniforms)
         parts = (self._build, self._run_layers, self._choose, self._accept)
         self._parts = [Captured(part, xp) if model.never_waits else part for part in parts]
-        self.lengths = np.zeros(batch, np.int32)
         self.logits: Array | None = None
         self.features: Array | None = None
 
@@ -105,16 +104,14 @@ class Step:
         logprobs: np.ndarray,
         roots: np.ndarray,
         budgets: np.ndarray,
-        lengths: np.ndarray,
     ) -> Outcome:
         """Run a round and wait for it.
 
         Parameters
         ----------
         ids, logprobs : int32 and float32 [b, D, K]
-        roots, budgets, lengths : int32 [b]
+        roots, budgets : int32 [b]
         """
-        self.lengths = lengths
         packed = np.zeros(int(self._starts[-1]), np.int32)
         for at, array in zip(self._starts.tolist(), (ids, logprobs, roots, budgets), strict=False):
             packed[at : at + array.size] = array.ravel().view(np.int32)
@@ -135,7 +132,7 @@ class Step:
     def _run_layers(self) -> None:
         tree, mask, positions = self._built
         self._done = self._model.forward(
-            tree.tokens, positions, mask, tree.counts, self._cache, self.lengths, features=self._layers
+            tree.tokens, positions, mask, tree.counts, self._cache, features=self._layers
         )
         self.features = self._done.features
 
@@ -154,7 +151,7 @@ class Step:
         self._output = self._model.xp.concatenate([array.view(np.int32).ravel() for array in result])
 
     def _outcome(self, packed: np.ndarray) -> Outcome:
-        batch, nodes = len(self.lengths), self._settings.nodes + 1
+        batch, nodes = len(self._prompt), self._settings.nodes + 1
         columns = [2 * nodes, *[nodes] * 4, 1, 1, self._depth + 1, 1, 1]
         edges = np.cumsum([batch * count for count in columns])[:-1]
         parts = [part.reshape(batch, -1) for part in np.split(packed, edges)]
@@ -194,7 +191,7 @@ def choose(
     ).tokens
 
 
-def commit(model: Model, cache: PagedCache, path: Array, path_length: Array, rows: list[Array]) -> None:
+def commit(model: Model, cache: PagedCache, path: Array, path_length: Array, rows: Array) -> None:
     """Move the nodes' rows of each path into the cache."""
     kv_commit(
         cache.layers, path, path_length, cache.lengths, tree_kv=rows, page_table=cache.page_table,
