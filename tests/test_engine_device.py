@@ -7,7 +7,18 @@ from engine_tools import FAMILIES, golden, prompts_for, tiny
 from test_record import random_head
 
 from kdtree_cupy import tree
-from kdtree_cupy.engine import Model, NGramDrafter, attention, from_dict, generate, step, topk
+from kdtree_cupy.engine import (
+    Model,
+    NGramDrafter,
+    attention,
+    from_dict,
+    fused,
+    generate,
+    products,
+    step,
+    topk,
+)
+from kdtree_cupy.engine.captured import Captured
 from kdtree_cupy.engine.lossless import compare, recorded
 from kdtree_cupy.library import KernelLibrary
 from kdtree_cupy.record import record
@@ -68,3 +79,44 @@ def test_a_drafter_with_features_works_on_the_device(dtype, device, tmp_path):
     record(model, prompts, random_head(model), tmp_path / "device.kdtr", width=6, max_new=6)
     one, other = load_trace(tmp_path / "host.kdtr"), load_trace(tmp_path / "device.kdtr")
     np.testing.assert_array_equal(one.draft_ids, other.draft_ids)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_products_on_a_gpu_are_those_of_numpy(dtype):
+    cupy = pytest.importorskip("cupy")
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, size).astype(dtype) for size in ((5, 4, 3, 8), (3, 8, 16)))
+    x, w = a[:, 1, :, 1:6], b[:, 1:6]  # views; products of small integers are exact in every type
+    on_gpu = cupy.asarray(a)[:, 1, :, 1:6], cupy.asarray(b)[:, 1:6]
+    np.testing.assert_array_equal(products.by_head(*on_gpu, cupy).get(), products.by_head(x, w, np))
+    flat = cupy.asarray(a).reshape(-1, 8), cupy.asarray(b[0].T.copy())
+    wanted = products.linear(a.reshape(-1, 8), b[0].T, np)
+    np.testing.assert_array_equal(products.linear(*flat, cupy).get(), wanted)
+    call = Captured(lambda: out.__setitem__(..., products.linear(*flat, cupy)), cupy)
+    out = cupy.zeros(wanted.shape, dtype)
+    for factor in (1, 2, 3):  # plainly, captured, launched again: each time on what the array holds then
+        flat[0][:] = cupy.asarray(a).reshape(-1, 8) * factor
+        out.fill(0)
+        call()
+        np.testing.assert_array_equal(out.get(), factor * wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_steps_between_products_on_a_gpu_are_those_of_numpy(dtype):
+    cupy = pytest.importorskip("cupy")
+    rng = np.random.default_rng(0)
+    x, weight = rng.standard_normal((2, 3, 4, 8)).astype(dtype), rng.standard_normal(8).astype(dtype)
+    angles = rng.standard_normal((9, 4)).astype(np.float32)
+    positions = rng.integers(0, 9, (2, 3)).astype(np.int32)
+
+    def steps(xp):
+        given = [xp.asarray(array) for array in (x, weight, angles, positions)]
+        y, w, table, places = given
+        turned = [fused.rotate(y, places, table, -table, interleaved=pairs, xp=xp) for pairs in (True, False)]
+        return [*turned, fused.rms_norm(y, w, 1e-5, xp), fused.gated(y, w, xp)]
+
+    for got, wanted in zip(steps(cupy), steps(np), strict=True):
+        allowed = 4 * np.finfo(dtype).eps * np.abs(wanted).max()  # a few roundings of the type
+        np.testing.assert_allclose(got.get().astype(float), wanted.astype(float), rtol=0, atol=allowed)

@@ -9,13 +9,15 @@ Source of the idea: DFlash-style block drafting; shapes as ``kdtree train-drafte
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..safetensors_file import read_safetensors
+from . import products
+from .batch_head import BatchHead
 from .context import Context
 from .fused import gated, rms_norm
 from .model import Model
@@ -52,19 +54,19 @@ class BlockHead:
     def __init__(self, weights: Mapping[str, np.ndarray], settings: Mapping[str, str], model: Model) -> None:
         self.depth = int(settings["block"]) - 1
         self.features = tuple(int(i) for i in settings["feature_layers"].split(","))
-        self._heads, self._layers = int(settings["heads"]), int(settings["layers"])
-        size = int(settings["d"])
+        self.heads, self.layers = int(settings["heads"]), int(settings["layers"])
+        size = self.width = int(settings["d"])
         if size != model.config.hidden_size or max(self.features) >= model.config.num_hidden_layers:
             got = f"hidden size {size}, features of layers {settings['feature_layers']}"
             raise ValueError(f"drafter: {got}: does not fit {model.config}")
-        self._model, self._xp = model, model.xp
+        self.model, self._xp = model, model.xp
         names = ["fc.weight", "fn.weight", "inp.weight", "mask", "norm.weight", "out.weight"]
         parts = ("n1", "nc", "n2", "q", "k", "v", "o", "qn", "kn", "g", "u", "dn")
-        names += [f"layers.{i}.{part}.weight" for i in range(self._layers) for part in parts]
+        names += [f"layers.{i}.{part}.weight" for i in range(self.layers) for part in parts]
         if missing := [name for name in names if name not in weights]:
             raise ValueError(f"drafter: tensor {missing[0]!r} is missing")
         self._w = {name: self._xp.asarray(weights[name].astype(np.float32)) for name in names}
-        per_head = size // self._heads
+        per_head = size // self.heads
         angles = float(settings["rope_base"]) ** (-np.arange(0, per_head, 2) / per_head)
         self._rope = RopeTable(angles, 1.0, self._xp)
 
@@ -76,6 +78,10 @@ class BlockHead:
             found.append(self.draft(context.tokens, context.features, root, width, context.memory))
         ids, logprobs = zip(*found, strict=True)
         return np.concatenate(ids), np.concatenate(logprobs)
+
+    def for_batch(self, batch: int, room: int) -> BatchHead:
+        """Return a drafter for the rounds of one batch, in texts of at most ``room`` tokens."""
+        return BatchHead(self, batch, room)
 
     def draft(
         self,
@@ -101,12 +107,19 @@ class BlockHead:
             Keys and values of places seen before; extended.
         """
         xp = self._xp
+        self.reserve(int(roots.max()) + self.depth + 1)
         known = self._context(features, int(roots.max()), {} if memory is None else memory)
         parts = []
         for start in range(0, len(roots), _ROOTS):
             at = roots[start : start + _ROOTS]
-            hidden = self._blocks(xp.asarray(tokens[at]), at, known)
-            parts.append(best_tokens(self._model.logits(hidden), width, self._model.library))
+            unseen = xp.asarray(np.arange(len(known[0][0])) >= at[:, None])  # [m, context]
+
+            def attend(i: int, q: Array, own: Rows, unseen: Array = unseen) -> Array:
+                return self._attend(q, own, known[i], unseen)
+
+            positions = xp.asarray(at[:, None] + np.arange(self.depth + 1))
+            hidden = self.blocks(xp.asarray(tokens[at]), positions, attend)
+            parts.append(best_tokens(self.model.logits(hidden), width, self.model.library))
         ids, logprobs = zip(*parts, strict=True)
         return np.concatenate(ids), np.concatenate(logprobs)
 
@@ -115,14 +128,11 @@ class BlockHead:
     ) -> list[tuple[Array, Array]]:
         """Return keys and values [count, heads, E] of each layer for the places before the last root."""
         xp, done = self._xp, memory.get("places", 0)
-        nothing = xp.zeros((0, self._heads, len(self._w["mask"]) // self._heads), np.float32)
-        empty = [(nothing, nothing)] * self._layers
+        nothing = xp.zeros((0, self.heads, len(self._w["mask"]) // self.heads), np.float32)
+        empty = [(nothing, nothing)] * self.layers
         if done < count:
-            y = rms_norm(features[done:count] @ self._w["fc.weight"].T, self._w["fn.weight"], EPS, xp)
-            new = []
-            for i in range(self._layers):
-                normed = rms_norm(y, self._w[f"layers.{i}.nc.weight"], EPS, xp)
-                new.append(self._keys_values(i, normed[None], np.arange(done, count)[None]))
+            self.reserve(count)
+            new = self.context_rows(features[None, done:count], xp.arange(done, count)[None])
             old = memory.get("rows", empty)
             memory["rows"] = [
                 (xp.concatenate([k, more[0][0]]), xp.concatenate([v, more[1][0]]))
@@ -131,39 +141,58 @@ class BlockHead:
             memory["places"] = count
         return [(k[:count], v[:count]) for k, v in memory.get("rows", empty)]
 
-    def _keys_values(self, i: int, x: Array, positions: np.ndarray) -> Rows:
-        k = self._split(x @ self._w[f"layers.{i}.k.weight"].T)
-        k = rms_norm(k, self._w[f"layers.{i}.kn.weight"], EPS, self._xp)
-        return self._turn(k, positions), self._split(x @ self._w[f"layers.{i}.v.weight"].T)
+    def reserve(self, positions: int) -> tuple[Array, ...]:
+        """Make positions below this one possible; return arrays that captured calls read, to be kept."""
+        return self._rope.reserve(positions)
+
+    def context_rows(self, features: Array, positions: Array) -> list[Rows]:
+        """Return keys and values [m, n, heads, E] of each layer for features [m, n, F] at int [m, n]."""
+        y = self._norm(self._linear(features, "fc"), "fn")
+        normed = (self._norm(y, f"layers.{i}.nc") for i in range(self.layers))
+        return [self._keys_values(i, one, positions) for i, one in enumerate(normed)]
+
+    def _linear(self, x: Array, name: str) -> Array:
+        return products.linear(x, self._w[f"{name}.weight"], self._xp)
+
+    def _norm(self, x: Array, name: str) -> Array:
+        return rms_norm(x, self._w[f"{name}.weight"], EPS, self._xp)
+
+    def _keys_values(self, i: int, x: Array, positions: Array) -> Rows:
+        k = self._norm(self._split(self._linear(x, f"layers.{i}.k")), f"layers.{i}.kn")
+        return self._turn(k, positions), self._split(self._linear(x, f"layers.{i}.v"))
 
     def _split(self, x: Array) -> Array:
-        return x.reshape(*x.shape[:-1], self._heads, -1)
+        return x.reshape(*x.shape[:-1], self.heads, -1)
 
-    def _turn(self, x: Array, positions: np.ndarray) -> Array:
-        self._rope.reserve(int(positions.max(initial=0)) + 1)
-        return self._rope.rotate(x, self._xp.asarray(positions), interleaved=False)
+    def _turn(self, x: Array, positions: Array) -> Array:
+        return self._rope.rotate(x, positions, interleaved=False)
 
-    def _blocks(self, roots: Array, places: np.ndarray, known: list[Rows]) -> Array:
-        """Return hidden rows 1..D of each block, [m, D, d], ready for the target's embedding matrix."""
-        xp, w = self._xp, self._w
-        x = xp.empty((len(places), self.depth + 1, len(w["mask"])), np.float32)
-        x[:, 0] = self._model.embedding[roots].astype(np.float32) @ w["inp.weight"].T
-        x[:, 1:] = w["mask"]
-        positions = places[:, None] + np.arange(self.depth + 1)
-        hidden = xp.asarray(
-            np.arange(len(known[0][0])) >= places[:, None]
-        )  # [m, context]: not before the root
-        for i in range(self._layers):
-            y = rms_norm(x, w[f"layers.{i}.n1.weight"], EPS, xp)
-            q = self._split(y @ w[f"layers.{i}.q.weight"].T)
-            q = self._turn(rms_norm(q, w[f"layers.{i}.qn.weight"], EPS, xp), positions)
-            own = self._keys_values(i, y, positions)
-            read = self._attend(q, own, known[i], hidden)
-            x = x + read @ w[f"layers.{i}.o.weight"].T
-            y = rms_norm(x, w[f"layers.{i}.n2.weight"], EPS, xp)
-            inner = gated(y @ w[f"layers.{i}.g.weight"].T, y @ w[f"layers.{i}.u.weight"].T, xp)
-            x = x + inner @ w[f"layers.{i}.dn.weight"].T
-        return rms_norm(x[:, 1:], w["norm.weight"], EPS, xp) @ w["out.weight"].T
+    def blocks(self, roots: Array, positions: Array, attend: Callable[[int, Array, Rows], Array]) -> Array:
+        """Return hidden rows 1..D of each block, [m, D, d], ready for the target's embedding matrix.
+
+        Parameters
+        ----------
+        roots : int [m]
+            Tokens.
+        positions : int [m, D + 1]
+        attend : callable
+            ``attend(layer, q, own)`` gives what queries [m, D + 1, heads, E] read from the context and from
+            keys and values of their own block, [m, D + 1, d].
+        """
+        xp = self._xp
+        x = xp.empty((len(roots), self.depth + 1, len(self._w["mask"])), np.float32)
+        embedded = self.model.embedding[roots].astype(np.float32, copy=False)
+        x[:, 0] = self._linear(embedded, "inp")
+        x[:, 1:] = self._w["mask"]
+        for i in range(self.layers):
+            at = f"layers.{i}."
+            y = self._norm(x, at + "n1")
+            q = self._turn(self._norm(self._split(self._linear(y, at + "q")), at + "qn"), positions)
+            read = attend(i, q, self._keys_values(i, y, positions))
+            x = x + self._linear(read, at + "o")
+            y = self._norm(x, at + "n2")
+            x = x + self._linear(gated(self._linear(y, at + "g"), self._linear(y, at + "u"), xp), at + "dn")
+        return self._linear(self._norm(x[:, 1:], "norm"), "out")
 
     def _attend(self, q: Array, own: Rows, known: Rows, hidden: Array) -> Array:
         """Return what queries [m, D + 1, heads, E] read from the context and from their own block."""

@@ -74,6 +74,7 @@ class Session:
         self._clock = clock or (lambda _: None)
         self._width = max(1, min(settings.nodes, model.vocab_size, MAX_WIDTH))
         self._step: Step | None = None
+        self._batched = drafter.for_batch(batch, room) if hasattr(drafter, "for_batch") else None
         model.reserve(room + CHUNK)
 
     @property
@@ -134,14 +135,14 @@ class Session:
         """Run one round of all live requests and return what each added."""
         self.rounds += 1
         live = np.flatnonzero(~self.ended)
-        ids, logprobs = self._draft(live)
+        drafted = self._draft(live)
         self._clock("draft")
         budgets = np.where(self.ended, -1, self.settings.nodes).astype(np.int32)
         roots = self.tokens[np.arange(len(self.sizes)), self.sizes - 1]
         for b in live:
             self.cache.reserve(b, int(self.lengths[b]) + self.depth + 1)
         step = self._prepared()
-        found = step(ids, logprobs, roots, budgets)
+        found = step(*drafted, roots, budgets, on_host=self._batched is None or not self.settings.nodes)
         paths = {int(b): found.path[b, : found.path_length[b]] for b in live}
         moved = [(b, int(self.lengths[b]), b, path) for b, path in paths.items()]
         self._keep_features(step.features, moved)
@@ -159,9 +160,11 @@ class Session:
             )  # fmt: skip
         return self._step
 
-    def _draft(self, live: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _draft(self, live: np.ndarray) -> tuple[Array, Array]:
         """Return ids and log-probs [b, D, K]; rows of ended requests are not looked at."""
         width = self._width
+        if self._batched and self.settings.nodes:
+            return self._batched(self.tokens, self.sizes, self._features, live, width)
         shape = (len(self.sizes), self.depth, width)
         ids, logprobs = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
         if self.drafter and self.settings.nodes:

@@ -100,10 +100,12 @@ class Step:
 
     def __call__(
         self,
-        ids: np.ndarray,
-        logprobs: np.ndarray,
+        ids: Array,
+        logprobs: Array,
         roots: np.ndarray,
         budgets: np.ndarray,
+        *,
+        on_host: bool,
     ) -> Outcome:
         """Run a round and wait for it.
 
@@ -111,11 +113,18 @@ class Step:
         ----------
         ids, logprobs : int32 and float32 [b, D, K]
         roots, budgets : int32 [b]
+            On the host.
+        on_host : bool
+            The drafter's rows are on the host; False: they are where the model is.
         """
-        packed = np.zeros(int(self._starts[-1]), np.int32)
-        for at, array in zip(self._starts.tolist(), (ids, logprobs, roots, budgets), strict=False):
+        packed, xp = np.zeros(int(self._starts[-1]), np.int32), self._model.xp
+        given = {2: roots, 3: budgets} | ({0: ids, 1: logprobs} if on_host else {})
+        for place, array in given.items():
+            at = int(self._starts[place])
             packed[at : at + array.size] = array.ravel().view(np.int32)
-        self._input[:] = self._model.xp.asarray(packed)
+        self._input[:] = xp.asarray(packed)
+        if not on_host:
+            self._ids[:], self._logprobs[:] = ids, logprobs
         for name, part in zip(PARTS, self._parts, strict=True):
             part()
             if self._clock:

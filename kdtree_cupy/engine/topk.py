@@ -39,6 +39,14 @@ def best_tokens(logits: Array, width: int, library: Any = None) -> tuple[np.ndar
     return ids.reshape(shape), logprobs.reshape(shape)
 
 
+def best_rows(logits: Array, width: int, library: Any = None) -> tuple[Array, Array]:
+    """Return what :func:`best_tokens` does, where the logits are and without waiting."""
+    if on_host(logits):
+        return best_tokens(logits, width, library)
+    top = topk_logprob(logits, width, library=library)
+    return top.ids, top.logprobs
+
+
 def on_host(rows: Array) -> bool:
     """Return whether these are numpy's."""
     return isinstance(rows, np.ndarray)
