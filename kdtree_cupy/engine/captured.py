@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from .fused import on_cupy
@@ -24,32 +25,49 @@ class Captured:
     """
 
     def __init__(self, call: Callable[[], object], xp: Any) -> None:
-        self._call, self._warm, self._graph = call, not on_cupy(xp), None
-        self._kept: tuple[Any, ...] = ()
-        self._plain = self._warm
+        self._call, self._plain = call, not on_cupy(xp)
+        self._warm, self._graph, self._pool = False, None, None
 
     def __call__(self) -> None:
         """Run once."""
-        if self._plain or not self._warm:
+        if self._plain:
             self._call()
-            self._warm = True
-            return
-        if self._graph is None:
-            self._graph = self._capture()
-        self._graph.launch()
+        elif not self._warm:
+            self._warm_up()
+        else:
+            if self._graph is None:
+                self._graph = self._capture()
+            self._graph.launch()
+
+    def _warm_up(self) -> None:
+        """Run on the stream of captures, so that the stages' scratch memory is there when they begin."""
+        import cupy
+
+        stream = _stream(cupy.cuda.Device().id)
+        cupy.cuda.get_current_stream().synchronize()
+        with stream:
+            self._call()
+        stream.synchronize()
+        self._warm = True
 
     def _capture(self) -> Any:
         import cupy
 
-        stream, pool = cupy.cuda.Stream(non_blocking=True), cupy.cuda.MemoryPool()
-        self._kept = (stream, pool)  # scratch memory belongs to the stream, everything else to the pool
+        stream, self._pool = _stream(cupy.cuda.Device().id), cupy.cuda.MemoryPool()
         cupy.cuda.get_current_stream().synchronize()
-        with stream, cupy.cuda.using_allocator(pool.malloc):
+        with stream, cupy.cuda.using_allocator(self._pool.malloc):
             stream.begin_capture()
             try:
                 self._call()
             except BaseException:
                 stream.end_capture()  # leave the stream usable; the error is what counts
                 raise
-            graph = stream.end_capture()
-        return graph
+            return stream.end_capture()
+
+
+@cache
+def _stream(device: int) -> Any:
+    """Return the one stream on which everything is captured: the stages keep scratch memory for each."""
+    import cupy
+
+    return cupy.cuda.Stream(non_blocking=True)
