@@ -81,7 +81,9 @@ def gqa(
     k = rope.rotate(k, nodes.positions, interleaved=False).reshape(batch, n, groups * size)
     rows[..., : groups * size] = rounded(k)
     rows[..., groups * size :] = rounded(linear(x, layer, "self_attn.v_proj", xp))
-    seen = xp.concatenate([nodes.cache.prefixes(index), rows], axis=1)
+    places = nodes.hidden.shape[2] - n
+    seen = xp.empty((batch, places + n, rows.shape[2]), rows.dtype)
+    seen[:, :places], seen[:, places:] = nodes.cache.prefixes(index), rows
     out = read(rounded(q), seen, nodes.hidden, attention_scale(config), xp)
     return linear(rounded(out), layer, "self_attn.o_proj", xp)
 

@@ -68,8 +68,11 @@ def route(logits: Array, bias: Array | None, config: ModelConfig, xp: Any) -> tu
     groups = config.n_group or 1
     if groups > 1 and config.topk_method != "greedy":
         by_group = choice.reshape(len(choice), groups, -1)
-        ordered = xp.sort(by_group, axis=-1)
-        rank = ordered[..., -2:].sum(-1) if config.topk_method == "noaux_tc" else ordered[..., -1]
+        rank = by_group.max(axis=-1)
+        if config.topk_method == "noaux_tc":
+            rank = xp.take_along_axis(
+                by_group, stable_best(by_group, min(2, by_group.shape[-1]), xp), axis=-1
+            ).sum(-1)
         kept = stable_best(rank, config.topk_group, xp)
         open_groups = (kept[:, :, None] == xp.arange(groups)).any(axis=1)
         choice = xp.where(open_groups[:, :, None], by_group, np.float32(-np.inf)).reshape(choice.shape)
@@ -84,7 +87,11 @@ def stable_best(values: Array, count: int, xp: Any) -> Array:
     """Return the indices of the ``count`` largest values per row, equal ones by the lower index."""
     if xp is np:
         return np.argsort(-values, axis=-1, kind="stable")[..., :count]
-    return xp.argsort(-values, axis=-1)[..., :count]  # CuPy's sort is stable
+    places, best = xp.arange(values.shape[-1]), xp.empty((*values.shape[:-1], count), np.int64)
+    for rank in range(count):  # sorting waits for the device, looking for the largest does not
+        best[..., rank] = values.argmax(axis=-1)
+        values = xp.where(places == best[..., rank : rank + 1], np.float32(-np.inf), values)
+    return best
 
 
 def moe(x: Array, layer: Weights, config: ModelConfig, xp: Any) -> Array:

@@ -146,7 +146,8 @@ class Model:
         nodes = Nodes(positions, mask, counts, cache.lengths, cache, hidden)
         x, rounded = self.embedding[tokens], self._round
         rows = xp.zeros((len(self._layers), *tokens.shape, config.row_size), self.dtype)
-        kept: dict[int, Array] = {}
+        size = config.hidden_size
+        kept = xp.empty((*tokens.shape, size * len(features)), np.float32) if len(features) else None
         for index, layer in enumerate(self._layers):
             y = rounded(rms_norm(x, layer["input_layernorm.weight"], config.rms_norm_eps, xp))
             if config.is_mla:
@@ -160,10 +161,9 @@ class Model:
             else:
                 y = gated_mlp(y, layer, "mlp", xp)
             x = rounded(x + y)
-            if index in features:
-                kept[index] = x
-        wanted = xp.concatenate([kept[i] for i in features], axis=-1) if len(features) else None
-        return Pass(rounded(rms_norm(x, self._norm, config.rms_norm_eps, xp)), rows, wanted)
+            for place in (i for i, wanted in enumerate(features) if wanted == index):
+                kept[..., place * size : (place + 1) * size] = x
+        return Pass(rounded(rms_norm(x, self._norm, config.rms_norm_eps, xp)), rows, kept)
 
     def logits(self, hidden: Array) -> Array:
         """Return float32 [..., V] from rows of :attr:`Pass.hidden`."""

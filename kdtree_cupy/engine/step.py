@@ -157,7 +157,11 @@ class Step:
         # float64 scores come first: the host reads them where they lie
         result = [getattr(tree, name) for name in _TREE]
         result += [accepted.path, accepted.path_length, accepted.next_token]
-        self._output = self._model.xp.concatenate([array.view(np.int32).ravel() for array in result])
+        flat = [array.view(np.int32).ravel() for array in result]
+        ends = np.cumsum([array.size for array in flat]).tolist()
+        self._output = self._model.xp.empty(ends[-1], np.int32)
+        for array, end in zip(flat, ends, strict=True):  # CuPy's concatenate may not be captured
+            self._output[end - array.size : end] = array
 
     def _outcome(self, packed: np.ndarray) -> Outcome:
         batch, nodes = len(self._prompt), self._settings.nodes + 1
