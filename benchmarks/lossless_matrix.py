@@ -48,6 +48,15 @@ def load(options, xp):
     return model, [rng.integers(0, 96, rng.integers(1, 25)).astype(np.int32) for _ in range(options.prompts)]
 
 
+def write(path, row):
+    """Append a row to a table."""
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, row, lineterminator="\n")
+        if file.tell() == 0:
+            writer.writeheader()
+        writer.writerow(row)
+
+
 def main():
     """Run the matrix; print a line a cell."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
@@ -85,12 +94,8 @@ def main():
             cell["seconds"] = round(time.perf_counter() - started, 1)
             print(*(f"{name} {value}" for name, value in cell.items()), flush=True)
             rows.append(cell | stamp)
-    if options.out:
-        with options.out.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, rows[0], lineterminator="\n")
-            if file.tell() == 0:
-                writer.writeheader()
-            writer.writerows(rows)
+            if options.out:
+                write(options.out, rows[-1])
     sys.exit(any(row["unexplained"] for row in rows))
 
 
