@@ -3,6 +3,7 @@
 import re
 import runpy
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ exclude_patterns = ["_build", "jupyter_execute", "**.ipynb_checkpoints"]
 html_theme = "furo"
 html_title = "kdtree_cupy"
 html_show_sphinx = False
+html_extra_path = ["generated/pages"]  # as they are: explore.html
 templates_path: list[str] = []
 
 myst_enable_extensions = ["deflist"]
@@ -42,13 +44,20 @@ suppress_warnings = [
 
 
 def make_pages() -> None:
-    """Copy the notebooks here and write a page of the API reference for every topic of api.py."""
+    """Copy the notebooks, write a page of the API reference for every topic of api.py, and the explorer."""
     shutil.rmtree(MADE, ignore_errors=True)
     (MADE / "notebooks").mkdir(parents=True)
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         shutil.copy(path, MADE / "notebooks")
     for name, text in runpy.run_path(str(HERE / "api.py"))["pages"]().items():
         (MADE / name).write_text(text, encoding="utf-8")
+    (MADE / "pages").mkdir()
+    subprocess.run(
+        [sys.executable, "-m", "kdtree_cupy", "explore", "--html", str(MADE / "pages" / "explore.html")],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
 
 
 def turn_links(app, docname, source) -> None:
