@@ -27,13 +27,9 @@ FILE = "topk_logprob.cu"
 MAX_VOCAB = 1 << 20
 """Largest vocabulary that kernels take: ids have 20 bits in the numbers that they sort."""
 
-_THREADS, _UNROLL, _SLICES = (
-    256,
-    4,
-    32,
-)  # KD_TOPK_THREADS, KD_UNROLL, KD_TOPK_SLICES of the kernels; a test compares
-_LEAST_ROOM = 512
-DYNAMIC_SHARED = {"topk_logprob_v2": 8 * (2 * MAX_WIDTH + 2048)}
+_THREADS, _UNROLL, _SLICES, _RESIDENT = 256, 5, 32, 4  # KD_TOPK_*, KD_ROW_SLICES of the kernels; a test compares
+_MOST_ROOM = 8192
+DYNAMIC_SHARED = {"topk_logprob_v2": 8 * (_MOST_ROOM + 2 * MAX_WIDTH)}
 """Most dynamic shared memory of each kernel, in bytes."""
 
 CXX = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
@@ -184,28 +180,52 @@ def launch(
         )
         return
     pack = 16 // arrays.numpy_dtype(arrays.handle(logits).dtype).itemsize
-    slices = count_slices(rows, -(-valid // pack), stage_scratch.multiprocessors(run.device), k)
-    room = max(2 * k, _LEAST_ROOM)
+    cut = cut_rows(rows, -(-valid // pack), stage_scratch.multiprocessors(run.device), k)
+    lists = rows * cut.slices
     stream = stage_scratch.current_stream(run, logits)
-    candidates = stage_scratch.take(run, stream, "topk_candidates", rows * slices * room, "uint64")
-    parts = stage_scratch.take(run, stream, "topk_parts", rows * slices * 4, "uint32")
+    candidates = stage_scratch.take(run, stream, "topk_candidates", lists * cut.room, "uint64")
+    parts = stage_scratch.take(run, stream, "topk_parts", lists * 4, "uint32")
     tickets = stage_scratch.take(run, stream, "topk_tickets", rows + batch, "uint64", zeros=True)
     scales = (np.float32(math.log2(math.e) / temperature), np.float32(temperature))
     run.launch(
-        FILE, "topk_logprob_v2", rows * slices, _THREADS,
-        (logits, vocab_map, *results, candidates, parts, tickets,
-         depth, vocab, valid, slices, k, room, *scales),
-        shared_bytes=8 * (room + _THREADS * pack), defines=defines,
+        FILE, "topk_logprob_v2", lists, _THREADS,
+        (logits, vocab_map, *results, candidates, parts, tickets, depth, vocab, valid,
+         cut.slices, cut.tiles, cut.group, k, cut.rank, cut.room, cut.best, *scales),
+        shared_bytes=8 * (cut.slices * cut.room + cut.best), defines=defines,
     )  # fmt: skip
 
 
-def count_slices(rows: int, chunks: int, multiprocessors: int, k: int) -> int:
-    """Return in how many slices to cut a row: enough blocks for the card, none shorter than a tile.
+class RowCut(NamedTuple):
+    """How rows are divided: slices a row, tiles a slice, and what is listed of them.
 
-    Every slice hands on at least k candidates, so many ranks want few slices.
+    Chunks are dealt to the parts of a row in runs of ``2**group``.  A slice lists up to ``room`` elements:
+    those that reach the element number ``rank`` of its first tile.  ``best`` elements are sorted at the end.
     """
-    tiles = -(-chunks // (_THREADS * _UNROLL * (4 if k > _THREADS else 1)))
-    return max(1, min(tiles, 3 * multiprocessors // rows, _SLICES))
+
+    slices: int
+    tiles: int
+    group: int
+    rank: int
+    room: int
+    best: int
+
+
+def cut_rows(rows: int, chunks: int, multiprocessors: int, k: int) -> RowCut:
+    """Return how to cut rows of so many chunks: enough blocks for the card, none with less than a tile.
+
+    A part of the row has ``k / parts`` of its k best on average.  Five standard deviations more are listed,
+    so that one row in a million or so must be looked at again.
+    """
+    parts = max(1, -(-chunks // (_THREADS * _UNROLL)))
+    slices = max(1, min(parts, _RESIDENT * multiprocessors // rows, _SLICES))
+    tiles = -(-parts // slices)
+    share = k / (slices * tiles)
+    rank = math.ceil(share + 5 * math.sqrt(share) + 4)
+    spread = 1.5 if tiles == 1 else 1 + 3 / math.sqrt(rank)
+    most = _MOST_ROOM // slices
+    room = min(max(math.ceil(spread * rank * tiles) + 24, 64), most)
+    best = 1 << max(8, k.bit_length(), (room // 2 - 1).bit_length())
+    return RowCut(slices, tiles, 3 if tiles == 1 else 5, rank, room, min(best, 2 * MAX_WIDTH))
 
 
 def self_check(library: Any) -> None:

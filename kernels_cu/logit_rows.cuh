@@ -170,21 +170,35 @@ struct LogitRow {
     // How many ids lie in chunks first..end-1.
     __device__ int count(int first, int end) const { return min(id(end), valid) - max(id(first), 0); }
 
-    // Chunk `c`, or -inf from `end` on.
-    __device__ __forceinline__ uint4 load(int c, int end) const
+    // No chunk holds elements of other rows.
+    __device__ bool whole() const { return shift == 0 && chunks * KD_PACK == valid; }
+
+    // Chunk `c` as it lies in memory, or -inf from `end` on.
+    __device__ __forceinline__ uint4 read(int c, int end) const
     {
         const unsigned fill = Words::minus_infinity;
         uint4 chunk = make_uint4(fill, fill, fill, fill);
-        if (c >= end) return chunk;
-        chunk = __ldg(reinterpret_cast<const uint4*>(start) + c);
-        if (c > 0 && c < chunks - 1) return chunk;
-        const int before = -id(c), after = id(c) + KD_PACK - valid;  // elements that are not of this row
-        if (before > 0 || after > 0) {
-            const unsigned outside = (before > 0 ? (1u << before) - 1 : 0u) | (after > 0 ? ~0u << (KD_PACK - after) : 0u);
-            chunk.x = Words::hide(chunk.x, outside), chunk.y = Words::hide(chunk.y, outside >> Words::per_word);
-            chunk.z = Words::hide(chunk.z, outside >> 2 * Words::per_word);
-            chunk.w = Words::hide(chunk.w, outside >> 3 * Words::per_word);
-        }
+        if (c < end) chunk = __ldg(reinterpret_cast<const uint4*>(start) + c);
+        return chunk;
+    }
+
+    // Elements of chunk `c` that are not of this row become -inf.
+    __device__ __forceinline__ void hide(uint4& chunk, int c) const
+    {
+        if (c > 0 && c < chunks - 1) return;
+        const int before = -id(c), after = id(c) + KD_PACK - valid;
+        if (before <= 0 && (after <= 0 || c >= chunks)) return;
+        const unsigned outside = (before > 0 ? (1u << before) - 1 : 0u) | (after > 0 ? ~0u << (KD_PACK - after) : 0u);
+        chunk.x = Words::hide(chunk.x, outside), chunk.y = Words::hide(chunk.y, outside >> Words::per_word);
+        chunk.z = Words::hide(chunk.z, outside >> 2 * Words::per_word);
+        chunk.w = Words::hide(chunk.w, outside >> 3 * Words::per_word);
+    }
+
+    // Chunk `c` without elements of other rows, or -inf from `end` on.
+    __device__ __forceinline__ uint4 load(int c, int end) const
+    {
+        uint4 chunk = read(c, end);
+        hide(chunk, c);
         return chunk;
     }
 };

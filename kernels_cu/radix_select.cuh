@@ -1,8 +1,7 @@
-// radix_select.cuh: the k-th largest of many 52-bit composites, by counting; one block of KD_SELECT_THREADS threads.
+// radix_select.cuh: the k-th largest of many values or 52-bit composites, by counting; one block of KD_SELECT_THREADS threads.
 //
 // Each round counts the values of one digit among the elements that agree with the digits found so far, and keeps the
 // digit in which the k-th largest lies.  Counts do not depend on the order of threads, so neither does the result.
-// These functions are calls: they run a few times a row, and loops around them fit the instruction cache without them.
 #ifndef KD_RADIX_SELECT_CUH
 #define KD_RADIX_SELECT_CUH
 
@@ -11,6 +10,7 @@
 #define KD_SELECT_THREADS 256
 #define KD_DIGIT_BITS 11
 #define KD_BINS 2048
+#define KD_NO_DIGIT (-1)
 
 struct Counts {
     uint4 bins[KD_BINS / 4];
@@ -26,8 +26,8 @@ struct Counts {
     __device__ __forceinline__ void add(unsigned bin) { atomicAdd(reinterpret_cast<unsigned*>(bins) + bin, 1u); }
 };
 
-// All threads, after a barrier; at least `k` elements must be in the bins.  Finds the digit that holds the k-th
-// largest, how many lie above it and in it; clears the bins; ends with a barrier.
+// All threads, after a barrier.  Finds the digit that holds the k-th largest, how many lie above it and in it, or
+// KD_NO_DIGIT if there are fewer than k; clears the bins; ends with a barrier.
 __device__ __noinline__ void find_digit(Counts& counts, unsigned k)
 {
     const int t = thread_number(), top = KD_BINS / 4 - 1 - 2 * t;  // this thread's eight bins, from the top
@@ -43,6 +43,7 @@ __device__ __noinline__ void find_digit(Counts& counts, unsigned k)
         if (lane_id() >= offset) upto += left;
     }
     if (lane_id() == 31) counts.totals[warp_id()] = upto;
+    if (t == 0) counts.digit = KD_NO_DIGIT;
     counts.bins[top] = zero, counts.bins[top - 1] = zero;
     __syncthreads();
 #pragma unroll
@@ -82,71 +83,76 @@ struct ValueBins {
     }
 };
 
-#define KD_ROW_SLICES 32  // most slices of a row
+// ---- where composites come from ----
 
-// Elements of one list, or of the lists of several slices, numbered through.
-struct Elements {
+struct ListSource {
     const Composite* list;
-    const int* offsets;  // null: one list.  (KD_ROW_SLICES + 1,); entries from the last slice on hold the total
-    int count, room;     // elements; distance between the lists of slices
+    int count;
 
-    __device__ Composite at(int i) const
+    template <class Visit> __device__ __forceinline__ void each(Visit visit) const
     {
-        if (!offsets) return list[i];
-        int slice = 0;  // offsets[slice] <= i < offsets[slice + 1]
-#pragma unroll
-        for (int step = KD_ROW_SLICES / 2; step > 0; step >>= 1)
-            if (offsets[slice + step] <= i) slice += step;
-        return __ldcg(&list[(long long)slice * room + i - offsets[slice]]);
+        for (int i = thread_number(); i < count; i += KD_SELECT_THREADS) visit(list[i]);
     }
 };
 
-// A threshold t such that at least k and at most `enough` elements are >= t, or exactly k.
-struct Threshold {
-    Composite least;
-    int total;  // elements >= least
+struct RowSource {
+    LogitRow row;
+
+    template <class Visit> __device__ __forceinline__ void each(Visit visit) const
+    {
+#pragma unroll 1
+        for (int base = thread_number(); base < row.chunks; base += KD_SELECT_THREADS * KD_UNROLL) {
+            uint4 tile[KD_UNROLL];
+#pragma unroll
+            for (int u = 0; u < KD_UNROLL; ++u) tile[u] = row.read(base + u * KD_SELECT_THREADS, row.chunks);
+#pragma unroll
+            for (int u = 0; u < KD_UNROLL; ++u) {
+                const int id = row.id(base + u * KD_SELECT_THREADS);
+#pragma unroll
+                for (int j = 0; j < KD_PACK; ++j)
+                    if (row.has(id + j)) visit(composite(element(tile[u], j), id + j));
+            }
+        }
+    }
 };
 
-// All threads, bins clear and a barrier passed; there must be at least k elements.
-__device__ __noinline__ Threshold select_threshold(Counts& counts, Elements elements, int k, int enough)
+// All threads, bins clear and a barrier passed; there must be at least k elements.  Returns t such that at least k and at
+// most `enough` elements are >= t, or exactly k.
+template <class Source>
+__device__ __noinline__ Composite select_threshold(Counts& counts, Source source, int k, int enough)
 {
     Composite prefix = 0;
     int taken = 0, settled = 32 + KD_ID_BITS;
     for (;;) {
         const int shift = max(settled - KD_DIGIT_BITS, 0);
-#pragma unroll 4
-        for (int i = thread_number(); i < elements.count; i += KD_SELECT_THREADS) {
-            const Composite c = elements.at(i);
+        source.each([&](Composite c) {
             if (c >> settled == prefix >> settled) counts.add(unsigned(c >> shift) & (KD_BINS - 1));
-        }
+        });
         __syncthreads();
         find_digit(counts, unsigned(k - taken));
         prefix |= Composite(counts.digit) << shift;
         taken += int(counts.above);
         const int total = taken + int(counts.inside);
         settled = shift;
-        if (total == k || total <= enough || shift == 0) return {prefix, total};
+        if (total == k || total <= enough || shift == 0) return prefix;
     }
 }
 
-// All threads: keep the elements of buffer[0..n) that are >= least and have an id below `newest`, in any order; returns
-// how many, which is left in `count` too.  Begins and ends with a barrier.  A write never reaches an element that has not
-// been read: at most as many are written as were read.
-__device__ __noinline__ int compact(Composite* buffer, int n, int* count, Composite least, int newest)
+// All threads: put the elements >= least into `to`, in any order; returns how many there are, of which at most `room` are
+// written.  Begins and ends with a barrier.
+template <class Source>
+__device__ __forceinline__ int collect(const Source& source, Composite least, Composite* to, int room, int* count)
 {
-    const int t = thread_number();
     __syncthreads();
-    if (t == 0) *count = 0;
-    for (int base = 0; base < n; base += KD_SELECT_THREADS) {
-        const Composite c = base + t < n ? buffer[base + t] : 0;
-        const bool kept = base + t < n && c >= least && composite_id(c) < newest;
-        __syncthreads();
-        if (kept) buffer[atomicAdd(count, 1)] = c;
-    }
+    if (thread_number() == 0) *count = 0;
     __syncthreads();
-    const int left = *count;
+    source.each([&](Composite c) {
+        if (c < least) return;
+        const int slot = atomicAdd(count, 1);
+        if (slot < room) to[slot] = c;
+    });
     __syncthreads();
-    return left;
+    return *count;
 }
 
 // All threads: sort buffer[0..size) descending; `size` is a power of 2.  Begins and ends with a barrier.

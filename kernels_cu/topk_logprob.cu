@@ -1,16 +1,17 @@
 // topk_logprob.cu: which K tokens does the drafter prefer at each position, and how probable is each?
 //
 // Algorithm  v1: one block a request; K times the best element below the one before.
-//            v2: each row is cut in up to 32 slices, one block each.  A block reads its slice once, in tiles that stay in
-//            registers: the first tile's largest elements give a lower bound for the K-th, whatever reaches it goes to
-//            a list in shared memory, a list that grows is cut back to its K best, which raises the bound;
-//            exponentials are summed on the way.  The last block of a row selects and sorts the best of all slices.
+//            v2: each row is cut in up to 32 slices, one block each.  A block reads its slice once: its first tile, a fair
+//            sample held in registers, gives an edge; whatever reaches it is listed; exponentials are summed on the
+//            way.  The last block of a row selects and sorts the best of all lists.  If the k-th best shows that a list
+//            may lack an element (or a list ran over), it selects from the row itself, digit by digit.
 // Inputs     logits (b, D, vocab) KD_LOGIT; ids from `valid` on take no part; vocab_map (vocab,) int32 or null.
 //            1 <= k <= valid <= vocab <= 2^20; any values
 // Outputs    ids (b, D, k) int32, logprobs (b, D, k) float32, status (b,) int32.  Scratch: candidates (b D slices, room)
-//            uint64, parts (b D slices, 4) 32-bit words; tickets (b + b D,) uint64: zero before and after
+//            uint64, parts (b D slices, 4) 32-bit words; tickets (b + b D,) uint64: zero before and after.
+//            most: a power of 2, at least k and 256
 // Launch     topk_logprob_v1: grid b, block 256, dynamic shared 0
-// Launch     topk_logprob_v2: grid b * D * slices, block KD_TOPK_THREADS, dynamic shared 8 * (2 * KD_MAX_WIDTH + 2048)
+// Launch     topk_logprob_v2: grid b * D * slices, block KD_TOPK_THREADS, dynamic shared at most 8 * (8192 + 2048)
 // Aliasing   outputs overlap nothing; launches that share scratch must not overlap in time
 // Numerics   ids are exact: float32(logit) descending, equal logits by the lower id.  log-prob = min(0, (x - max) / t -
 //            log(sum)); sums in float32 in an order that depends on sizes only, so repeats are equal bit for bit
@@ -64,47 +65,37 @@ topk_logprob_v1(const KD_LOGIT* __restrict__ logits, const int* __restrict__ voc
 extern "C" __global__ void __launch_bounds__(KD_TOPK_THREADS, KD_TOPK_RESIDENT)
 topk_logprob_v2(const KD_LOGIT* __restrict__ logits, const int* __restrict__ vocab_map, int* __restrict__ ids,
     float* __restrict__ logprobs, int* __restrict__ status, Composite* candidates, SlicePart* parts,
-    unsigned long long* tickets, int depth, int vocab, int valid, int slices, int k, int room, float scale, float temperature)
+    unsigned long long* tickets, int depth, int vocab, int valid, int slices, int tiles, int group, int k, int rank, int room,
+    int most, float scale, float temperature)
 {
     __shared__ SliceMemory memory;
-    DYN_SHARED(Composite, buffer);
-    const Mass mass(scale);
-    {
-        const int number = int(blockIdx.x) / slices, part = int(blockIdx.x) - number * slices;
-        const LogitRow row(logits, number, vocab, valid);
-        const int each = ceil_div(row.chunks, slices), first = min(part * each, row.chunks);
-        if (threadIdx.x == 0) {
-            memory.row = row, memory.buffer = buffer, memory.number = number;
-            memory.first = first, memory.end = min(first + each, row.chunks);
-            memory.k = k, memory.room = room, memory.capacity = room + KD_TOPK_STEP;
-        }
-    }
-    __syncthreads();
-    const SlicePart own = scan_slice(memory, mass, k);
-    const int t = int(threadIdx.x), number = memory.number;
-    int listed = memory.listed;
+    DYN_SHARED(Composite, elements);  // slices * room, then `most` for the best
+    Composite* best = elements + slices * room;
+    const int t = int(threadIdx.x), number = int(blockIdx.x) / slices, slice = int(blockIdx.x) - number * slices;
+    const LogitRow row(logits, number, vocab, valid);
+    const long long at = (long long)number * slices;
+    Composite* own_list = slices > 1 ? candidates + (at + slice) * room : elements;
+    const SliceList list = {own_list, room, reinterpret_cast<int*>(best), 2 * most};
+    const SlicePart own = scan_slice(memory, row, SliceCut(slice, slices, tiles, group), scale, rank, list);
+    RowPart whole = {own.peak, own.sum, key_value(own.edge), own.edge};
+    int listed = min(own.listed, room);
     if (slices > 1) {
+        for (int i = listed + t; i < room; i += KD_TOPK_THREADS) own_list[i] = 0;
         if (t == 0) parts[blockIdx.x] = own;
-        for (int i = t; i < listed; i += KD_TOPK_THREADS) candidates[(long long)blockIdx.x * room + i] = buffer[i];
         if (!last_block(Tickets(tickets, int(gridDim.x) / (slices * depth)), number, slices)) return;
-        const long long at = (long long)number * slices;
-        if (t < 32) summarise(memory, parts + at, slices, mass);
-        __syncthreads();
-        if (memory.log_sum == memory.log_sum) listed = gather(memory, candidates + at * room, slices);
-    } else {
-        if (t == 0) memory.reached = own.edge, memory.peak = own.peak, memory.log_sum = own.sum == 0.0f ? 0.0f : logf(own.sum);
-        __syncthreads();
+        whole = summarise(parts + at, slices, Mass(scale));
+        listed = slices * room;
     }
-    const bool bad = memory.log_sum != memory.log_sum;
-    if (!bad) sort_best(memory, listed);
-    const float log_sum = memory.log_sum, peak = memory.peak;
-#pragma unroll 1
-    for (int i = t; i < k; i += KD_TOPK_THREADS) {
-        const int id = bad ? i : composite_id(buffer[i]);
-        const float x = bad ? 0.0f : key_value(composite_key(buffer[i]));
-        const float logprob = x == -KD_INFINITY ? x : fminf(0.0f, __fdiv_rn(x - peak, temperature) - log_sum);
-        ids[(long long)number * k + i] = vocab_map ? vocab_map[id] : id;
-        logprobs[(long long)number * k + i] = bad ? KD_NAN : logprob;
+    const bool bad = whole.sum != whole.sum;
+    if (t == KD_TOPK_THREADS - 1) Tickets(tickets, int(gridDim.x) / (slices * depth)).finish_row(number, bad, depth, status);
+    const float log_sum = whole.sum == 0.0f ? 0.0f : logf(whole.sum);
+    const long long first = (long long)number * k;
+    const TopkOutput to = {vocab_map, ids + first, logprobs + first, whole.peak, log_sum, temperature};
+    if (bad) {
+        to.put_bad(k);
+        return;
     }
-    if (t == 0) Tickets(tickets, int(gridDim.x) / (slices * depth)).finish_row(number, bad, depth, status);
+    const Composite* others = slices > 1 ? candidates + at * room : nullptr;
+    const int chosen = whole.edge == KD_NO_EDGE ? 0 : choose(memory, whole, others, elements, listed, k, best, most);
+    if (chosen == 0 || !put_sorted(best, chosen, k, whole.edge, to)) put_from_row(memory, row, best, most, k, to);
 }

@@ -1,100 +1,124 @@
-// topk_merge.cuh: the last block of a row makes one sorted list of what all slices found.
+// topk_merge.cuh: the last block of a row makes one sorted list of what all slices listed, or looks at the row again.
 #ifndef KD_TOPK_MERGE_CUH
 #define KD_TOPK_MERGE_CUH
 
 #include "row_tickets.cuh"
 #include "topk_slice.cuh"
 
-// Warp 0; lane = slice.
-__device__ inline void summarise(SliceMemory& memory, const SlicePart* parts, int slices, const Mass& mass)
+#define KD_ROW_SLICES 32    // most slices of a row
+#define KD_TOPK_RANKED 192  // up to this many elements are ranked by comparing each with each
+#define KD_GATHER_UNROLL 8
+
+// What the slices of a row say together.
+struct RowPart {
+    float peak, sum, low;  // no element below `low` is listed
+    unsigned edge;         // all elements of the row whose key reaches it are listed
+};
+
+// Each warp; lane = slice.
+__device__ __forceinline__ RowPart summarise(const SlicePart* parts, int slices, const Mass& mass)
 {
     const int lane = lane_id();
-    SlicePart own = {0, -KD_INFINITY, -KD_LARGEST, 0.0f};
+    SlicePart own = {0, 0, -KD_LARGEST, 0.0f};
     if (lane < slices) {
         const uint4 raw = __ldcg(reinterpret_cast<const uint4*>(&parts[lane]));
-        own = {int(raw.x), __uint_as_float(raw.y), __uint_as_float(raw.z), __uint_as_float(raw.w)};
+        own = {int(raw.x), raw.y, __uint_as_float(raw.z), __uint_as_float(raw.w)};
     }
-    const float peak = warp_max(own.peak), edge = warp_max(own.edge);
+    const float peak = warp_max(own.peak);
     const float sum = warp_sum(own.sum != 0.0f ? own.sum * mass.of(own.peak, peak) : 0.0f);
-    int upto = own.listed;
+    const unsigned edge = __reduce_max_sync(KD_FULL_MASK, own.edge);
+    const unsigned low = __reduce_min_sync(KD_FULL_MASK, lane < slices ? own.edge : KD_NO_EDGE);
+    return {peak, sum, key_value(low), edge};
+}
+
+// Where results go.
+struct TopkOutput {
+    const int* vocab_map;
+    int* ids;
+    float* logprobs;
+    float peak, log_sum, temperature;
+
+    __device__ __forceinline__ void put(int rank, Composite c) const
+    {
+        const int id = composite_id(c);
+        const float x = key_value(composite_key(c));
+        const float logprob = x == -KD_INFINITY ? x : fminf(0.0f, __fdiv_rn(x - peak, temperature) - log_sum);
+        ids[rank] = vocab_map ? vocab_map[id] : id;
+        logprobs[rank] = logprob;
+    }
+    __device__ void put_bad(int k) const
+    {
+        for (int i = thread_number(); i < k; i += KD_TOPK_THREADS) {
+            ids[i] = vocab_map ? vocab_map[i] : i;
+            logprobs[i] = KD_NAN;
+        }
+    }
+};
+
+// All threads: the best k of all that slices listed, and a few more, are put into `best`; returns how many, or 0 if there
+// are less than k.  `listed` elements are in `elements` if there is no `candidates`.
+__device__ __forceinline__ int choose(SliceMemory& memory, const RowPart& whole, const Composite* candidates, Composite* elements,
+    int listed, int k, Composite* best, int room)
+{
+    const ValueBins bins(whole.low, whole.peak);
+    for (int base = thread_number(); base < listed; base += KD_TOPK_THREADS * KD_GATHER_UNROLL) {
+        Composite own[KD_GATHER_UNROLL];
 #pragma unroll
-    for (int offset = 1; offset < 32; offset <<= 1) {
-        const int left = __shfl_up_sync(KD_FULL_MASK, upto, offset);
-        if (lane >= offset) upto += left;
+        for (int v = 0; v < KD_GATHER_UNROLL; ++v) {
+            const int i = base + v * KD_TOPK_THREADS;
+            own[v] = i >= listed ? 0 : candidates ? __ldcg(&candidates[i]) : elements[i];
+        }
+#pragma unroll
+        for (int v = 0; v < KD_GATHER_UNROLL; ++v) {
+            const int i = base + v * KD_TOPK_THREADS;
+            if (candidates && i < listed) elements[i] = own[v];
+            if (own[v]) memory.counts.add(bins.of(key_value(composite_key(own[v]))));
+        }
     }
-    memory.offsets[lane + 1] = upto;
-    if (lane != 0) return;
-    memory.offsets[0] = 0, memory.peak = peak, memory.reached = edge;
-    memory.log_sum = sum == 0.0f ? 0.0f : logf(sum);
+    __syncthreads();
+    find_digit(memory.counts, unsigned(k));
+    if (memory.counts.digit == KD_NO_DIGIT) return 0;
+    const Composite least = Composite(order_key(bins.edge(memory.counts.digit))) << KD_ID_BITS;
+    const ListSource all = {elements, listed};
+    const int chosen = collect(all, least, best, room, &memory.best);
+    if (chosen <= room) return chosen;
+    return collect(all, select_threshold(memory.counts, all, k, room), best, room, &memory.best);
 }
 
-// All threads: `elements`, at least k of them, cut to the k best and few more in the buffer; returns how many.
-__device__ __noinline__ int select_best(SliceMemory& list, Elements elements)
+// All threads: sort best[0..n), n >= k, and put the first k; returns whether all that matter were listed.
+__device__ __forceinline__ bool put_sorted(Composite* best, int n, int k, unsigned edge, const TopkOutput& to)
 {
-    const float edge = list.reached;
-    const ValueBins bins(edge, list.peak);
-    Counts& counts = list.counts;
-#pragma unroll 4
-    for (int i = thread_number(); i < elements.count; i += KD_SELECT_THREADS) {
-        const float x = key_value(composite_key(elements.at(i)));
-        if (x >= edge) counts.add(bins.of(x));
+    const int t = thread_number();
+    if (n <= KD_TOPK_RANKED) {
+        bool failed = false;
+        for (int base = 0; base < n; base += KD_TOPK_THREADS / 4) {  // four threads an element
+            const int i = base + (t >> 2);
+            const Composite own = i < n ? best[i] : 0;
+            int rank = 0;
+            for (int j = t & 3; j < n; j += 4) rank += best[j] > own;
+            rank += __shfl_xor_sync(KD_FULL_MASK, rank, 1);
+            rank += __shfl_xor_sync(KD_FULL_MASK, rank, 2);
+            if ((t & 3) != 0 || i >= n || rank >= k) continue;
+            to.put(rank, own);
+            failed |= rank == k - 1 && composite_key(own) < edge;
+        }
+        return __syncthreads_or(failed) == 0;
     }
-    __syncthreads();
-    find_digit(counts, unsigned(list.k));
-    Composite least = Composite(order_key(bins.edge(counts.digit))) << KD_ID_BITS;
-    // The edge lies a little below its bin, so a few elements more may reach it.
-    if (counts.above + counts.inside > unsigned(list.k + (list.k >> 1) + 16))
-        least = select_threshold(counts, elements, list.k, list.k + (list.k >> 1)).least;
-    if (!elements.offsets) return compact(list.buffer, elements.count, &list.listed, least, KD_MOST_ID + 1);
-    if (thread_number() == 0) list.listed = 0;
-    __syncthreads();
-#pragma unroll 4
-    for (int i = thread_number(); i < elements.count; i += KD_SELECT_THREADS) {
-        const Composite c = elements.at(i);
-        if (c < least) continue;
-        const int slot = atomicAdd(&list.listed, 1);
-        if (slot < list.capacity) list.buffer[slot] = c;
-    }
-    __syncthreads();
-    const int left = list.listed;
-    if (left <= list.capacity) return left;
-    // Thousands within the slack: again, exactly.
-    const Composite exact = select_threshold(counts, elements, list.k, list.k).least;
-    if (thread_number() == 0) list.listed = 0;
-    __syncthreads();
-    for (int i = thread_number(); i < elements.count; i += KD_SELECT_THREADS) {
-        const Composite c = elements.at(i);
-        if (c >= exact) list.buffer[atomicAdd(&list.listed, 1)] = c;
-    }
-    __syncthreads();
-    return list.k;
+    int size = KD_TOPK_THREADS;
+    while (size < n) size <<= 1;
+    for (int i = n + t; i < size; i += KD_TOPK_THREADS) best[i] = 0;
+    sort_descending(best, size);
+    for (int i = t; i < k; i += KD_TOPK_THREADS) to.put(i, best[i]);
+    return composite_key(best[k - 1]) >= edge;
 }
 
-// All threads: bring the candidates of all slices into the buffer, or the best of them if they are too many.
-__device__ __noinline__ int gather(SliceMemory& list, const Composite* candidates, int slices)
+// All threads: the same from the whole row, however its elements lie: up to seven passes by this block alone.
+__device__ __noinline__ void put_from_row(SliceMemory& memory, LogitRow row, Composite* best, int room, int k, TopkOutput to)
 {
-    const Elements all = {candidates, list.offsets, list.offsets[slices], list.room};
-    if (all.count > list.capacity) return select_best(list, all);
-#pragma unroll 4
-    for (int i = thread_number(); i < all.count; i += KD_SELECT_THREADS) list.buffer[i] = all.at(i);
     __syncthreads();
-    return all.count;
-}
-
-// All threads: the k best of buffer[0..listed), sorted, at its start.
-__device__ __noinline__ void sort_best(SliceMemory& list, int listed)
-{
-    int most = 32;
-    while (most < 2 * list.k) most <<= 1;
-    if (listed > most) listed = select_best(list, {list.buffer, nullptr, listed, 0});
-    if (listed > most) {
-        const Composite exact = select_threshold(list.counts, {list.buffer, nullptr, listed, 0}, list.k, list.k).least;
-        listed = compact(list.buffer, listed, &list.listed, exact, KD_MOST_ID + 1);
-    }
-    int size = 32;
-    while (size < listed) size <<= 1;
-    for (int i = listed + thread_number(); i < size; i += KD_SELECT_THREADS) list.buffer[i] = 0;
-    sort_descending(list.buffer, size);
+    const RowSource all = {row};
+    const Composite least = select_threshold(memory.counts, all, k, room);
+    put_sorted(best, collect(all, least, best, room, &memory.best), k, 0, to);
 }
 
 #endif

@@ -1,203 +1,210 @@
-// topk_slice.cuh: one pass of one block over a slice of a row: a list that holds its K best, and its sum of exponentials.
+// topk_slice.cuh: one pass of one block over a slice of a row: what may be among the row's k best, and a sum of exponentials.
+//
+// A row is cut in "parts" of KD_TOPK_THREADS * KD_TOPK_UNROLL chunks; a slice is `tiles` parts.  Parts are interleaved
+// (part p takes runs of chunks p, p + parts, ...), so that each is a fair sample of the row.  The first part of a slice
+// is held in registers; its elements set an edge that a few times as many elements reach as a fair share of k would be.
+// Whatever reaches the edge is listed.  Whether that was enough is checked when the row's best are known.
 #ifndef KD_TOPK_SLICE_CUH
 #define KD_TOPK_SLICE_CUH
 
 #include "radix_select.cuh"
 
 #define KD_TOPK_THREADS KD_SELECT_THREADS
-#define KD_TOPK_RESIDENT 3                          // blocks of a multiprocessor
-#define KD_TOPK_SPAN (KD_TOPK_THREADS * KD_UNROLL)  // chunks of a tile
-#define KD_TOPK_STEP (KD_TOPK_THREADS * KD_PACK)    // most elements that one round of appending adds
-
-struct Edge {
-    float least;    // logits below cannot be among the k best
-    float reached;  // at least k elements so far are this large, or it is -inf
-};
+#define KD_TOPK_UNROLL 5                     // chunks of a part that a thread holds
+#define KD_TOPK_RESIDENT (KD_PACK == 8 ? 4 : 3)  // blocks of a multiprocessor
+#define KD_TOPK_FEW (KD_TOPK_THREADS / 4)    // up to this rank the largest elements of threads stand for all
+#define KD_NO_EDGE 0xffffffffu               // the list of a slice did not hold all it should
 
 struct SliceMemory {
     Counts counts;
+    unsigned highs[KD_ROW_WARPS], lows[KD_ROW_WARPS];
     float scratch[KD_ROW_WARPS];
-    int listed;
-    Edge edge;
-    int risky;  // sums must be made with care
-    LogitRow row;
-    int number, first, end;  // row; chunks of the slice
-    Composite* buffer;
-    int k, room, capacity;  // more than `room` elements are cut to k; `capacity` is room + KD_TOPK_STEP
-    int offsets[KD_ROW_SLICES + 1];  // the rest: of a whole row
-    float reached, peak, log_sum;
+    int hits, listed, best;
 };
 
 // What one block says of its slice.
 struct __align__(16) SlicePart {
     int listed;
-    float edge;  // at least k elements of the slice are this large, or it is -inf
+    unsigned edge;  // key of a value: all elements of the slice that reach it are listed.  Or KD_NO_EDGE
     float peak, sum;
 };
 
-// Add elements to the list: bit u * KD_PACK + j of `found` is element j of chunk c + u * KD_TOPK_THREADS.  Returns whether
-// the list has become longer than `room`.
-__device__ __forceinline__ bool list_elements(SliceMemory& list, int c, unsigned found)
+// Which chunks are a thread's: chunk u of tile j is first + (j << group) + u * step.
+struct SliceCut {
+    int first, step, group, tiles;
+
+    __device__ SliceCut(int slice, int slices, int tiles, int group) : group(group), tiles(tiles)
+    {
+        const int t = thread_number(), parts = slices * tiles;
+        first = (((t >> group) * parts + slice * tiles) << group) + (t & ((1 << group) - 1));
+        step = KD_TOPK_THREADS * parts;
+    }
+};
+
+struct SliceList {
+    Composite* elements;  // `room` of them
+    int room;
+    int* hits;  // chunks with an element that reaches the edge: `most` of them
+    int most;
+};
+
+__device__ __forceinline__ void load_tile(const LogitRow& row, const SliceCut& cut, int first, uint4* tile)
 {
-    const LogitRow& row = list.row;
-    unsigned real = 0;
-    for (unsigned left = found; left; left &= left - 1) {
-        const int bit = __ffs(int(left)) - 1;
-        if (row.has(row.id(c + bit / KD_PACK * KD_TOPK_THREADS) + bit % KD_PACK)) real |= 1u << bit;
-    }
-    int slot = atomicAdd(&list.listed, __popc(real));
-    for (; real; real &= real - 1, ++slot) {
-        const int bit = __ffs(int(real)) - 1, id = row.id(c + bit / KD_PACK * KD_TOPK_THREADS) + bit % KD_PACK;
-        if (slot < list.capacity) list.buffer[slot] = composite(to_float(row.start[row.shift + id]), id);
-    }
-    return slot > list.room;
+#pragma unroll
+    for (int u = 0; u < KD_TOPK_UNROLL; ++u) tile[u] = row.read(first + u * cut.step, row.chunks);
+    if (row.whole()) return;
+#pragma unroll
+    for (int u = 0; u < KD_TOPK_UNROLL; ++u) row.hide(tile[u], first + u * cut.step);
 }
 
-// All threads: add what reaches the edge among `count` chunks of each thread; chunks from `end` on are none.
-template <int count>
-__device__ __forceinline__ bool append(SliceMemory& list, const uint4* chunks, int c, int end)
+__device__ __forceinline__ float tile_top(const uint4* tile)
 {
-    const float edge = list.edge.least;
-    unsigned found = 0;
+    float top = chunk_top(tile[0]);
 #pragma unroll
-    for (int u = 0; u < count; ++u) {
-        if (c + u * KD_TOPK_THREADS >= end || !(chunk_top(chunks[u]) >= edge)) continue;
-#pragma unroll
-        for (int j = 0; j < KD_PACK; ++j) found |= unsigned(element(chunks[u], j) >= edge) << (u * KD_PACK + j);
-    }
-    return found && list_elements(list, c, found);
+    for (int u = 1; u < KD_TOPK_UNROLL; ++u) top = larger(top, chunk_top(tile[u]));
+    return top;
 }
 
-// All threads: cut the list's n elements to its k best and few more.
-__device__ __noinline__ void cut(SliceMemory& list, int n)
+__device__ __forceinline__ float tile_sum(const uint4* tile, const FastMass& fast, float offset)
 {
-    const Threshold found = select_threshold(list.counts, {list.buffer, nullptr, n, 0}, list.k, list.k + (list.k >> 2));
-    compact(list.buffer, n, &list.listed, found.least, KD_MOST_ID + 1);
-    // Elements to come have higher ids, so an equal logit is not enough if exactly k are left.
-    const unsigned key = composite_key(found.least);
-    if (thread_number() == 0) list.edge = {key_value(key + (found.total == list.k ? 1u : 0u)), key_value(key)};
+    float parts[2] = {0.0f, 0.0f};  // short chains: less rounding, more at once
+#pragma unroll
+    for (int u = 0; u < KD_TOPK_UNROLL; ++u) {
+#pragma unroll
+        for (int j = 0; j < KD_PACK; ++j) parts[j & 1] += fast.of(element(tile[u], j), offset);
+    }
+    return parts[0] + parts[1];
+}
+
+__device__ __forceinline__ bool is_finite_key(unsigned key)
+{
+    return key > KD_KEY_MINUS_INFINITY && key < order_key(KD_INFINITY);
+}
+
+// All threads: the largest of `top` over the block (NaN if one is), and the smallest finite one of `least`, or the largest.
+// One barrier.
+__device__ __forceinline__ void block_range(SliceMemory& memory, float top, float least, float& high, float& low)
+{
+    const unsigned key = order_key(least);
+    const unsigned most = __reduce_max_sync(KD_FULL_MASK, order_key(top));
+    const unsigned fewest = __reduce_min_sync(KD_FULL_MASK, is_finite_key(key) ? key : 0xffffffffu);
+    if (lane_id() == 0) memory.highs[warp_id()] = most, memory.lows[warp_id()] = fewest;
     __syncthreads();
+    unsigned highest = 0, lowest = 0xffffffffu;
+#pragma unroll
+    for (int w = 0; w < KD_ROW_WARPS; ++w) highest = max(highest, memory.highs[w]), lowest = min(lowest, memory.lows[w]);
+    high = larger(key_value(highest), -KD_LARGEST);
+    low = key_value(min(lowest, highest));
 }
 
-// All threads, after a barrier: cut the list to `room` at most.  If the tile at chunk `base` did not fit, take it back and
-// append it again, read again, in parts that do.
-__device__ __noinline__ void shorten(SliceMemory& list, int base, int end)
+// This thread: note chunks with an element that reaches the edge.
+__device__ __forceinline__ void note_hits(SliceMemory& memory, const SliceList& list, const uint4* tile, float edge, int first,
+    int step)
 {
-    const int n = list.listed;
-    if (n <= list.capacity) {
-        cut(list, n);
-        return;
-    }
-    compact(list.buffer, list.capacity, &list.listed, 0, max(list.row.id(base), 0));
-#pragma unroll 1
-    for (int u = 0; u < KD_UNROLL; ++u) {
-        const int c = base + u * KD_TOPK_THREADS + thread_number();
-        const uint4 chunk = list.row.load(c, end);
-        append<1>(list, &chunk, c, end);
-        __syncthreads();
-        const int kept = list.listed;
-        __syncthreads();
-        if (kept > list.room) cut(list, kept);
+#pragma unroll
+    for (int u = 0; u < KD_TOPK_UNROLL; ++u) {
+        if (!(chunk_top(tile[u]) >= edge)) continue;
+        const int slot = atomicAdd(&memory.hits, 1);
+        if (slot < list.most) list.hits[slot] = first + u * step;
     }
 }
 
-__device__ __forceinline__ void load_tile(const LogitRow& row, int base, int end, uint4* tile)
+// All threads, hits complete and a barrier passed: list the elements of these chunks that reach the edge.
+__device__ __forceinline__ void list_elements(SliceMemory& memory, const LogitRow& row, const SliceList& list, float edge)
 {
-#pragma unroll
-    for (int u = 0; u < KD_UNROLL; ++u) tile[u] = row.load(base + u * KD_TOPK_THREADS + thread_number(), end);
-}
-
-// All threads: a value that at least k elements of the first tile reach, or -inf.  Chunks stand for their largest element
-// where there are many more chunks than k: an eighth of the counting for a bound that is nearly as high.
-__device__ __forceinline__ float first_edge(SliceMemory& memory, const LogitRow& row, const uint4* tile, int first, int end,
-    int k, float peak)
-{
-    const int last = min(end, first + KD_TOPK_SPAN), t = thread_number();
-    float lowest = KD_INFINITY;
-#pragma unroll
-    for (int u = 0; u < KD_UNROLL; ++u)
-        if (first + u * KD_TOPK_THREADS + t < last) lowest = fminf(lowest, chunk_top(tile[u]));
-    lowest = row_min(lowest, memory.scratch);
-    if (last - first < k) return -KD_INFINITY;  // below: each chunk has an element that reaches `lowest`
-    const ValueBins bins(lowest, peak);
-    if (last - first >= 4 * k) {
-#pragma unroll
-        for (int u = 0; u < KD_UNROLL; ++u)
-            if (first + u * KD_TOPK_THREADS + t < last) memory.counts.add(bins.of(chunk_top(tile[u])));
-    } else {
+    const int hits = min(memory.hits, list.most);
 #pragma unroll 1
-        for (int c = first + t; c < last; c += KD_TOPK_THREADS) {
-            const uint4 chunk = row.load(c, end);
+    for (int i = thread_number(); i < hits; i += KD_TOPK_THREADS) {
+        const int c = list.hits[i], id = row.id(c);
+        const uint4 chunk = row.load(c, row.chunks);
+        unsigned found = 0;
 #pragma unroll
-            for (int j = 0; j < KD_PACK; ++j) {
-                const float x = element(chunk, j);
-                if (x >= lowest && row.has(row.id(c) + j)) memory.counts.add(bins.of(x));
-            }
+        for (int j = 0; j < KD_PACK; ++j) found |= unsigned(element(chunk, j) >= edge) << j;
+        int slot = atomicAdd(&memory.listed, __popc(found));
+#pragma unroll
+        for (int j = 0; j < KD_PACK; ++j) {
+            if (!(found >> j & 1)) continue;
+            if (slot < list.room) list.elements[slot] = composite(element(chunk, j), id + j);
+            ++slot;
         }
     }
-    __syncthreads();
-    find_digit(memory.counts, unsigned(k));
-    return bins.edge(memory.counts.digit);
 }
 
 // All threads: the sum of exponentials of a slice whose numbers are so large that products overflow, or not finite.
-__device__ __noinline__ float careful_sum(SliceMemory& memory, float scale, float peak)
+__device__ __noinline__ float careful_sum(SliceMemory& memory, LogitRow row, SliceCut cut, float scale, float peak)
 {
     const Mass mass(scale);
     float sum = 0.0f;
 #pragma unroll 1
-    for (int c = memory.first + thread_number(); c < memory.end; c += KD_TOPK_THREADS) {
-        const uint4 chunk = memory.row.load(c, memory.end);
+    for (int i = 0; i < cut.tiles * KD_TOPK_UNROLL; ++i) {
+        const int tile = i / KD_TOPK_UNROLL, u = i - tile * KD_TOPK_UNROLL, c = cut.first + (tile << cut.group) + u * cut.step;
+        const uint4 chunk = row.load(c, row.chunks);
 #pragma unroll
         for (int j = 0; j < KD_PACK; ++j) sum = mass.add(sum, element(chunk, j), peak);
     }
     return row_sum(sum, memory.scratch);
 }
 
-// All threads: read the slice.
-__device__ __forceinline__ SlicePart scan_slice(SliceMemory& memory, const Mass& mass, int k)
+// All threads: read the slice.  `rank`: of the edge among the elements of the first tile.
+__device__ __forceinline__ SlicePart scan_slice(SliceMemory& memory, const LogitRow& row, const SliceCut& cut, float scale,
+    int rank, const SliceList& list)
 {
-    const int t = thread_number();
-    const LogitRow& row = memory.row;  // in shared memory, for want of registers
-    uint4 tile[KD_UNROLL];
-    load_tile(row, memory.first, memory.end, tile);
+    const FastMass fast = {scale};
+    uint4 tile[KD_TOPK_UNROLL];
+    load_tile(row, cut, cut.first, tile);
     memory.counts.clear();
-    if (t == 0) memory.listed = 0;
-    float top = -KD_INFINITY, sum = 0.0f;
+    if (thread_number() == 0) memory.hits = 0, memory.listed = 0, memory.best = 0;
+    const bool few = rank <= KD_TOPK_FEW;
+    float top = tile_top(tile), least = top, peak, low;
+    if (!few) {
+        least = KD_INFINITY;
 #pragma unroll
-    for (int u = 0; u < KD_UNROLL; ++u) top = larger(top, chunk_top(tile[u]));
-    const FastMass fast = {mass.scale};
-    float peak = larger(row_max(top, memory.scratch), -KD_LARGEST), offset = fast.offset(peak);
-    const float edge = first_edge(memory, row, tile, memory.first, memory.end, k, peak);
-    if (t == 0) memory.edge = {edge, edge}, memory.risky = !fast.safe(peak);  // nothing but -inf so far, say
+        for (int u = 0; u < KD_TOPK_UNROLL; ++u) {
+            const float own = chunk_top(tile[u]);
+            if (is_finite_key(order_key(own))) least = fminf(least, own);
+        }
+    }
+    block_range(memory, top, least, peak, low);
+    const ValueBins bins(low, peak);
+    if (!few) {
+#pragma unroll
+        for (int u = 0; u < KD_TOPK_UNROLL; ++u) {
+            const float own = chunk_top(tile[u]);
+            if (is_finite_key(order_key(own))) memory.counts.add(bins.of(own));
+        }
+    } else if (is_finite_key(order_key(top))) {
+        memory.counts.add(bins.of(top));
+    }
+    float most = peak, offset = fast.offset(peak);
+    float sum = tile_sum(tile, fast, offset);
+    bool risky = !fast.safe(peak);  // nothing but -inf so far, say
     __syncthreads();
+    find_digit(memory.counts, unsigned(rank));
+    // With so few finite elements all of them are listed.
+    const float edge = memory.counts.digit == KD_NO_DIGIT ? -KD_LARGEST : bins.edge(memory.counts.digit);
+    note_hits(memory, list, tile, edge, cut.first, cut.step);
 #pragma unroll 1
-    for (int base = memory.first; base < memory.end; base += KD_TOPK_SPAN) {
-        if (base > memory.first) load_tile(row, base, memory.end, tile);
-        top = -KD_INFINITY;
-#pragma unroll
-        for (int u = 0; u < KD_UNROLL; ++u) top = larger(top, chunk_top(tile[u]));
+    for (int j = 1; j < cut.tiles; ++j) {
+        const int first = cut.first + (j << cut.group);
+        load_tile(row, cut, first, tile);
+        top = tile_top(tile);
         if (top > peak) {
             const float higher = fast.offset(top);
             sum *= exp2_approximate(offset - higher);
             peak = top, offset = higher;
         }
-        float parts[2] = {0.0f, 0.0f};  // short chains: less rounding, more at once
-#pragma unroll
-        for (int u = 0; u < KD_UNROLL; ++u) {
-            wait_for(parts[1], tile[u]);
-#pragma unroll
-            for (int j = 0; j < KD_PACK; ++j) parts[j & 1] += fast.of(element(tile[u], j), offset);
-        }
-        sum += parts[0] + parts[1];
-        const bool more = append<KD_UNROLL>(memory, tile, base + t, memory.end);
-        if (__syncthreads_or(more)) shorten(memory, base, memory.end);
+        sum += tile_sum(tile, fast, offset);
+        note_hits(memory, list, tile, edge, first, cut.step);
     }
-    const float most = larger(row_max(peak, memory.scratch), -KD_LARGEST);
+    if (cut.tiles > 1) most = larger(row_max(peak, memory.scratch), -KD_LARGEST), risky |= !fast.safe(peak);
+    risky = __syncthreads_or(risky) != 0;
+    list_elements(memory, row, list, edge);
     sum = fast.relative(sum, peak, offset);
-    sum = row_sum(sum == 0.0f ? 0.0f : sum * mass.of(peak, most), memory.scratch);
-    if (__syncthreads_or(memory.risky || !fast.safe(peak))) sum = careful_sum(memory, mass.scale, most);
-    return {memory.listed, memory.edge.reached, most, sum};
+    if (cut.tiles > 1 && sum != 0.0f) sum *= Mass(scale).of(peak, most);
+    sum = risky ? careful_sum(memory, row, cut, scale, most) : row_sum(sum, memory.scratch);
+    __syncthreads();
+    const bool all = memory.hits <= list.most && memory.listed <= list.room;
+    return {memory.listed, all ? order_key(edge) : KD_NO_EDGE, most, sum};
 }
 
 #endif

@@ -200,7 +200,8 @@ def test_numbers_shared_with_the_sources():
     shared = {
         "KD_SELECT": (topk, ("THREADS",)),
         "KD_ROW": (topk, ("SLICES",)),
-        "KD": (topk, ("UNROLL",)),
+        "KD_TOPK": (topk, ("UNROLL",)),
+        "KD": (target, ("UNROLL",)),
         "KD_TARGET": (target, ("THREADS", "SLICES")),
         "KD_MASS": (target, ("BINS",)),
         "KD_COMMIT": (vars(kv_commit_launch), ("THREADS", "HELD")),
