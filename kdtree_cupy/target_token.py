@@ -25,7 +25,7 @@ from .topk_logprob import CXX, MAX_VOCAB
 
 Array = Any
 FILE = "target_token.cu"
-_THREADS, _UNROLL, _SLICES, _BINS, _NUCLEUS = 256, 4, 16, 2048, 4  # KD_TARGET_* and such of the kernels
+_THREADS, _UNROLL, _SLICES, _BINS, _NUCLEUS, _WORDS = 256, 4, 16, 2048, 4, 5632  # KD_* of the kernels
 _SEGMENTS = _THREADS // 32  # of a slice: one a warp
 
 
@@ -160,12 +160,16 @@ def launch(
     if top_p == 1:
         start("target_token_draw", *drawn, 0, scale)
         return
-    start("target_token_draw", *drawn, 1, scale)
-    totals = scratch("totals", _BINS, "uint64", zeros=True)
-    rounds = 3 if dtype == "float32" else 2
-    for number in range(rounds):
-        where = (number, rounds, scale, np.float64(top_p))
-        start("target_token_nucleus", logits, tickets, states, totals, *sizes, *where)
+    if dtype == "bfloat16":
+        totals = scratch("counts", _WORDS, "uint32", zeros=True) if slices > 1 else None
+        start("target_token_counts", logits, tickets, states, totals, *sizes, scale, np.float64(top_p))
+    else:
+        start("target_token_draw", *drawn, 1, scale)
+        totals = scratch("totals", _BINS, "uint64", zeros=True)
+        rounds = 3 if dtype == "float32" else 2
+        for number in range(rounds):
+            where = (number, rounds, scale, np.float64(top_p))
+            start("target_token_nucleus", logits, tickets, states, totals, *sizes, *where)
     start("target_token_draw", *drawn, 2, scale)
 
 

@@ -5,6 +5,11 @@
 #include "target_row.cuh"
 
 #define KD_NO_TOKEN 0x7fffffff
+#define KD_DRAW_UNROLL 5  // chunks that a lane loads at once
+
+struct PeakSum {
+    float peak, sum;
+};
 
 // A row is cut in slices (a block each), a slice in segments (a warp each), all runs of whole chunks.
 struct RowCut {
@@ -35,62 +40,114 @@ struct DrawMemory {
     int bad, segment, ties_before, choice;
 };
 
-// This warp's segment: its largest logit and its mass relative to that.
-__device__ inline void add_segment(const RowCut& cut, int part, const Segments& segments, const Mass& mass)
+__device__ __forceinline__ void load_segment(const LogitRow& row, int base, int end, uint4* tile)
 {
-    const int number = part * KD_TARGET_WARPS + warp_id(), lane = lane_id();
-    int first, end;
-    cut.segment(number, first, end);
+#pragma unroll
+    for (int u = 0; u < KD_DRAW_UNROLL; ++u) tile[u] = row.read(base + 32 * u, end);
+    if (row.whole()) return;
+#pragma unroll
+    for (int u = 0; u < KD_DRAW_UNROLL; ++u) row.hide(tile[u], base + 32 * u);
+}
+
+// This lane's share of chunks first..end-1: its largest logit and its mass relative to that; no product can overflow.
+__device__ __noinline__ PeakSum careful_sum(LogitRow row, int first, int end, int stride, float scale)
+{
+    const Mass mass(scale);
     float peak = -KD_LARGEST, sum = 0.0f;
-    for (int base = first + lane; base - lane < end; base += 32 * KD_UNROLL) {
-        uint4 tile[KD_UNROLL];
-        float top = -KD_INFINITY;
-#pragma unroll
-        for (int u = 0; u < KD_UNROLL; ++u) tile[u] = cut.row.load(base + 32 * u, end);
-#pragma unroll
-        for (int u = 0; u < KD_UNROLL; ++u) top = larger(top, chunk_top(tile[u]));
+#pragma unroll 1
+    for (int c = first; c < end; c += stride) {
+        const uint4 chunk = row.load(c, end);
+        const float top = chunk_top(chunk);
         if (top > peak) {
             sum *= mass.of(peak, top);
             peak = top;
         }
-        float parts[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-        for (int u = 0; u < KD_UNROLL; ++u) {
-            wait_for(parts[3], tile[u]);
-#pragma unroll
-            for (int j = 0; j < KD_PACK; ++j) parts[j & 3] = mass.add(parts[j & 3], element(tile[u], j), peak);
-        }
-        sum += (parts[0] + parts[1]) + (parts[2] + parts[3]);
+        for (int j = 0; j < KD_PACK; ++j) sum = mass.add(sum, element(chunk, j), peak);
     }
-    const float most = warp_max(peak);
+    return {peak, sum};
+}
+
+// This warp's segment: its largest logit and its mass relative to that.
+__device__ __forceinline__ void add_segment(const RowCut& cut, int part, const Segments& segments, const Mass& mass)
+{
+    const int number = part * KD_TARGET_WARPS + warp_id(), lane = lane_id();
+    const FastMass fast = {mass.scale};
+    int first, end;
+    cut.segment(number, first, end);
+    float peak = -KD_INFINITY, offset = 0.0f, sum = 0.0f;
+#pragma unroll 1
+    for (int base = first; base < end; base += 32 * KD_DRAW_UNROLL) {
+        uint4 tile[KD_DRAW_UNROLL];
+        load_segment(cut.row, base + lane, end, tile);
+        float top = chunk_top(tile[0]);
+#pragma unroll
+        for (int u = 1; u < KD_DRAW_UNROLL; ++u) top = larger(top, chunk_top(tile[u]));
+        if (top > peak) {
+            const float higher = fast.offset(top);
+            sum = sum == 0.0f ? 0.0f : sum * exp2_approximate(offset - higher);
+            peak = top, offset = higher;
+        }
+        if (top != top) sum = top;
+        if (peak == -KD_INFINITY) continue;
+        float parts[2] = {0.0f, 0.0f};
+#pragma unroll
+        for (int u = 0; u < KD_DRAW_UNROLL; ++u) {
+#pragma unroll
+            for (int j = 0; j < KD_PACK; ++j) parts[j & 1] += fast.of(element(tile[u], j), offset);
+        }
+        sum += parts[0] + parts[1];
+    }
+    sum = sum == 0.0f ? 0.0f : fast.relative(sum, peak, offset);
+    if (__any_sync(KD_FULL_MASK, peak != -KD_INFINITY && !fast.safe(peak))) {
+        const PeakSum own = careful_sum(cut.row, first + lane, end, 32, mass.scale);
+        peak = own.peak, sum = own.sum;
+    }
+    const float most = warp_max(larger(peak, -KD_LARGEST));
     sum = warp_sum(sum == 0.0f ? 0.0f : sum * mass.of(peak, most));
     if (lane == 0) segments.peaks[segments.at + number] = most, segments.sums[segments.at + number] = sum;
 }
 
-// This warp's segment: the mass above the edge, relative to the row's peak, and how many elements equal the edge.
-__device__ inline void add_kept_segment(const RowCut& cut, int part, const Segments& segments, const Mass& mass, float peak,
-    const Kept& kept)
+// This lane: the mass above the edge by `of`, and how many elements equal the edge, among chunks first..end-1.
+template <class Of>
+__device__ __forceinline__ float sum_kept(const LogitRow& row, int first, int end, float edge, int& tied, Of of)
 {
-    const int number = part * KD_TARGET_WARPS + warp_id(), lane = lane_id();
-    int first, end, tied = 0;
-    cut.segment(number, first, end);
     float sum = 0.0f;
-    for (int base = first + lane; base - lane < end; base += 32 * KD_UNROLL) {
-        uint4 tile[KD_UNROLL];
+#pragma unroll 1
+    for (int base = first; base < end; base += 32 * KD_DRAW_UNROLL) {
+        uint4 tile[KD_DRAW_UNROLL];
+        load_segment(row, base, end, tile);
 #pragma unroll
-        for (int u = 0; u < KD_UNROLL; ++u) tile[u] = cut.row.load(base + 32 * u, end);
-#pragma unroll
-        for (int u = 0; u < KD_UNROLL; ++u) {
-            if (!(chunk_top(tile[u]) >= kept.edge)) continue;
+        for (int u = 0; u < KD_DRAW_UNROLL; ++u) {
+            if (!(chunk_top(tile[u]) >= edge)) continue;
             float own = 0.0f;
 #pragma unroll
             for (int j = 0; j < KD_PACK; ++j) {
-                const float x = element(tile[u], j);
-                if (x > kept.edge) own = mass.add(own, x, peak);
-                tied += x == kept.edge;
+                const float x = element(tile[u], j), mass = of(x);
+                if (x > edge) own += mass;
+                if (x == edge) ++tied;
             }
             sum += own;
         }
+    }
+    return sum;
+}
+
+// This warp's segment: the mass above the edge, relative to the row's peak, and how many elements equal the edge.
+__device__ __forceinline__ void add_kept_segment(const RowCut& cut, int part, const Segments& segments, const Mass& mass, float peak,
+    const Kept& kept)
+{
+    const int number = part * KD_TARGET_WARPS + warp_id(), lane = lane_id();
+    const FastMass fast = {mass.scale};
+    const float offset = fast.offset(peak);
+    int first, end, tied = 0;
+    cut.segment(number, first, end);
+    float sum;
+    if (fast.safe(peak)) {
+        sum = sum_kept(cut.row, first + lane, end, kept.edge, tied, [&](float x) { return fast.of(x, offset); });
+        sum = fast.relative(sum, peak, offset);
+    } else {
+        sum = sum_kept(cut.row, first + lane, end, kept.edge, tied, [&](float x) { return mass.of(x, peak); });
     }
     sum = warp_sum(sum), tied = warp_sum(tied);
     if (lane != 0) return;

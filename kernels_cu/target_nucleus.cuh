@@ -26,7 +26,7 @@ struct MassDigit {
     bool last;
 };
 
-// All threads: add this block's masses to the row's totals.
+// All threads: add this block's masses to the row's totals, if there are any: a block that has the row alone needs none.
 __device__ inline void count_masses(const RowCut& cut, int part, MassBins& bins, unsigned long long* totals,
     const Nucleus& state, const MassDigit& digit, const Mass& mass, double top_p)
 {
@@ -60,7 +60,7 @@ __device__ inline void count_masses(const RowCut& cut, int part, MassBins& bins,
         }
     }
     __syncthreads();
-    for (int i = t; i < KD_MASS_BINS; i += KD_TARGET_THREADS) {
+    for (int i = t; i < KD_MASS_BINS && totals; i += KD_TARGET_THREADS) {
         if (bins.masses[i]) atomicAdd(&totals[i], (unsigned long long)bins.masses[i]);
     }
 }
@@ -76,8 +76,8 @@ __device__ inline void next_digit(MassBins& bins, unsigned long long* totals, Nu
     unsigned long long masses[each], sum = 0, total;
 #pragma unroll
     for (int j = 0; j < each; ++j) {
-        masses[j] = __ldcg(&totals[top - j]);
-        totals[top - j] = 0;
+        masses[j] = totals ? __ldcg(&totals[top - j]) : bins.masses[top - j];
+        if (totals) totals[top - j] = 0;
         sum += masses[j];
     }
     if (t == 0) bins.digit = -1;
@@ -97,6 +97,25 @@ __device__ inline void next_digit(MassBins& bins, unsigned long long* totals, Nu
     state.edge = edge;
     const double tie = double(mass.of(edge, own.peak)) * KD_MASS_UNITS / double(own.total);
     state.ties = int(fmin(ceil(double(wanted - bins.above) / fmax(tie, 1e-9)), 2147483647.0));
+}
+
+// All threads: the nucleus of a row by this block alone, whatever its numbers are.  Begins and ends with a barrier.
+__device__ __noinline__ void nucleus_of_row(MassBins& bins, LogitRow row, Nucleus& state, int rounds, float scale, double top_p)
+{
+    const Mass mass(scale);
+    const PeakSum own = careful_sum(row, thread_number(), row.chunks, KD_TARGET_THREADS, scale);
+    float* scratch = reinterpret_cast<float*>(bins.scratch);
+    const float peak = block_max(own.peak, scratch);
+    const float total = block_sum(own.sum == 0.0f ? 0.0f : own.sum * mass.of(own.peak, peak), scratch);
+    const bool bad = !(total > 0.0f) || peak == KD_INFINITY;
+    if (thread_number() == 0) state = {peak, total, -KD_INFINITY, 0, bad, 0u, 0ull};
+    for (int round = 0; round < rounds && !bad; ++round) {
+        __syncthreads();
+        const MassDigit digit = {32 - 11 * round, max(21 - 11 * round, 0), round + 1 == rounds};
+        count_masses({row, 1}, 0, bins, nullptr, state, digit, mass, top_p);
+        next_digit(bins, nullptr, state, digit, mass, top_p);
+    }
+    __syncthreads();
 }
 
 #endif

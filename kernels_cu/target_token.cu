@@ -1,26 +1,28 @@
 // target_token.cu: which token does the target choose at each node?
 //
 // Algorithm  v1: one block a request, row after row, in float64: best element; a draw walks the ids in ascending order.
-//            argmax: `slices` blocks a row look for the best composite; the row's last block compares theirs.
+//            argmax: `slices` blocks a row look for the largest logit, then for its first id; the last block of a
+//            request writes its tokens.
 //            draw: as many blocks; each warp adds the masses of its own run of ids (a segment); the row's last block
-//            finds the segment that u falls into and reads it once more.  With top-p, `stage` 1 only adds,
-//            `target_token_nucleus` finds the least logit kept by digits of its order-preserving bits, from masses
-//            counted as integers, and `stage` 2 draws from what is kept.
+//            finds the segment that u falls into and reads it once more.  With top-p, the least logit kept comes
+//            first and `stage` 2 draws from what is kept.  bfloat16: from how often each value occurs
+//            (`target_token_counts`).  Others: `stage` 1 adds, `target_token_nucleus` finds digits of the order-preserving
+//            bits, from masses counted as integers.
 // Inputs     logits (b, N, vocab) KD_LOGIT, any values; ids from `valid` on take no part; uniforms (b, N) float32 or null
 // Outputs    tokens (b, N) int32, status (b,) int32.  Scratch: peaks, sums, ties: one a segment; states:
-//            KD_NUCLEUS_WORDS uint64 a row; bests, totals, tickets (b + b N uint64): zero before and after
+//            KD_NUCLEUS_WORDS uint64 a row; bests, totals, tickets (b + b N uint64): zero before and after;
+//            totals of target_token_counts: KD_COUNT_WORDS uint32 a row, null if slices is 1
 // Launch     target_token_v1: grid b, block 256, dynamic shared 0
 // Launch     target_token_argmax: grid b * N * slices, block KD_TARGET_THREADS, dynamic shared 0
 // Launch     target_token_draw: grid b * N * slices, block KD_TARGET_THREADS, dynamic shared 0
+// Launch     target_token_counts: grid b * N * slices, block KD_TARGET_THREADS, dynamic shared 0; bfloat16 only
 // Launch     target_token_nucleus: grid b * N * slices, block KD_TARGET_THREADS, dynamic shared 0
 // Aliasing   outputs overlap nothing; launches that share scratch must not overlap in time
 // Numerics   argmax is exact, lowest id first.  Draws: float32 sums in an order that sizes fix; an edge between two ids
 //            may lie up to 1e-6 from the exact one
-// Bytes      reads sizeof(KD_LOGIT) * valid a row; a draw 1 + 1/segments times that, with top-p 4 (float32: 5) times
-#include "target_draw.cuh"
-#include "target_nucleus.cuh"
-
-#define KD_ARGMAX_UNROLL 8  // chunks that a thread loads at once: argmax has registers to spare
+// Bytes      reads sizeof(KD_LOGIT) * valid a row; a draw 1 + 1/segments times that, with top-p 2 times, float16 4, float32 5
+#include "target_argmax.cuh"
+#include "target_counts.cuh"
 
 extern "C" __global__ void __launch_bounds__(256, 1)
 target_token_v1(const KD_LOGIT* __restrict__ logits, const float* __restrict__ uniforms, int* __restrict__ tokens,
@@ -81,42 +83,44 @@ extern "C" __global__ void __launch_bounds__(KD_TARGET_THREADS, 4)
 target_token_argmax(const KD_LOGIT* __restrict__ logits, int* __restrict__ tokens, int* __restrict__ status,
     Composite* bests, unsigned long long* tickets, int nodes, int vocab, int valid, int slices)
 {
-    __shared__ Composite scratch[KD_TARGET_WARPS];
-    const int number = int(blockIdx.x) / slices, part = int(blockIdx.x) - number * slices;
+    __shared__ unsigned scratch[2 * KD_TARGET_WARPS];
+    const int number = int(blockIdx.x) / slices, part = int(blockIdx.x) - number * slices, t = int(threadIdx.x);
     const LogitRow row(logits, number, vocab, valid);
     const int each = ceil_div(row.chunks, slices), first = min(part * each, row.chunks), end = min(first + each, row.chunks);
-    const Tickets counters(tickets, int(gridDim.x) / (slices * nodes));
-    float best = -KD_INFINITY;
-    int id = 0;
-    bool bad = false;
-    for (int base = first + int(threadIdx.x); base < end; base += KD_TARGET_THREADS * KD_ARGMAX_UNROLL) {
-        uint4 tile[KD_ARGMAX_UNROLL];
-#pragma unroll
-        for (int u = 0; u < KD_ARGMAX_UNROLL; ++u) tile[u] = row.load(base + u * KD_TARGET_THREADS, end);
-#pragma unroll
-        for (int u = 0; u < KD_ARGMAX_UNROLL; ++u) {
-            const float top = chunk_top(tile[u]);
-            bad |= top != top;
-            if (!(top > best)) continue;
-            best = top;
-            for (int j = KD_PACK - 1; j >= 0; --j)
-                if (element(tile[u], j) == top) id = row.id(base + u * KD_TARGET_THREADS) + j;
-        }
+    float best = -KD_INFINITY;  // NaN if there is one
+    int where = end;
+    for (int base = first + t; base < end; base += KD_TARGET_THREADS * KD_ARGMAX_UNROLL) {
+        const float top = largest_of_tile(row, base, end);
+        if (!(top <= best) && best == best) best = top, where = base;
     }
+    // Only now is it worth knowing which element: of a thread that has the block's largest.
+    const unsigned most = block_most(order_key(best), scratch);
+    unsigned id = KD_MOST_ID;
+    if (order_key(best) == most) id = id_in_tile(row, where, end, best);
+    id = ~block_most(~id, scratch + KD_TARGET_WARPS);
     // 0: nothing above -inf; all ones: NaN or +inf.  Both are bad if they are the best of the row.
     const Composite bad_row = ~Composite(0);
-    Composite own = bad || best == KD_INFINITY ? bad_row : best == -KD_INFINITY ? 0 : composite(best, id);
-    own = block_max(own, scratch);
-    if (threadIdx.x != 0) return;
+    Composite own = most >= order_key(KD_INFINITY) ? bad_row : Composite(most) << KD_ID_BITS | (KD_MOST_ID - id);
+    if (most == KD_KEY_MINUS_INFINITY) own = 0;
     if (slices > 1) {
-        if (own) atomicMax(&bests[number], own);
-        fence_device();
-        if (!counters.last_of_row(number, slices)) return;
-        own = atomicExch(&bests[number], 0ull);
+        if (t == 0 && own) atomicMax(&bests[number], own);
+    } else if (t == 0) {
+        bests[number] = own;
     }
-    const bool good = own != 0 && own != bad_row;
-    tokens[number] = good ? composite_id(own) : -1;
-    counters.finish_row(number, !good, nodes, status);
+    // The last block of a request writes all its tokens.
+    const int request = number / nodes;
+    if (!last_block_of_request(tickets, request, nodes * slices)) return;
+    bool bad = false;
+    for (int node = t; node < nodes; node += KD_TARGET_THREADS) {
+        const int at = request * nodes + node;
+        const Composite found = __ldcg(&bests[at]);
+        bests[at] = 0;
+        const bool good = found != 0 && found != bad_row;
+        tokens[at] = good ? composite_id(found) : -1;
+        bad |= !good;
+    }
+    bad = __syncthreads_or(bad) != 0;
+    if (t == 0) status[request] = bad ? KD_STATUS_NON_FINITE : 0;
 }
 
 extern "C" __global__ void __launch_bounds__(KD_TARGET_THREADS, 4)
@@ -134,19 +138,44 @@ target_token_draw(const KD_LOGIT* __restrict__ logits, const float* __restrict__
     if (stage != 2) add_segment(cut, part, segments, Mass(scale));
     else if (!state->bad) add_kept_segment(cut, part, segments, Mass(scale), state->peak, kept);
     if (!last_block(counters, number, slices)) return;
-    int token = -1;
-    const bool known_bad = stage == 2 && state->bad;
-    if (!known_bad) {
-        if (threadIdx.x < 32) choose_segment(segments, stage == 1 ? 0.0f : uniforms[number], kept, Mass(scale), memory);
+    const int t = int(threadIdx.x);
+    if (t < 32 && stage == 2 && state->bad) memory.bad = 1;
+    else if (t < 32) choose_segment(segments, stage == 1 ? 0.0f : uniforms[number], kept, Mass(scale), memory);
+    __syncthreads();
+    const bool bad = memory.bad != 0;
+    if (stage == 1) {
+        if (t == 0) *state = {memory.peak, float(memory.total), -KD_INFINITY, 0, bad, 0u, 0ull};
+        return;
+    }
+    if (t == KD_TARGET_THREADS - 1) counters.finish_row(number, bad, nodes, status);
+    const int token = bad ? -1 : pick(cut, kept, Mass(scale), memory);
+    if (t == 0) tokens[number] = token;
+}
+
+extern "C" __global__ void __launch_bounds__(KD_TARGET_THREADS, 4)
+target_token_counts(const KD_LOGIT* __restrict__ logits, unsigned long long* tickets, unsigned long long* states,
+    unsigned* totals, int nodes, int vocab, int valid, int slices, float scale, double top_p)
+{
+    __shared__ CountMemory memory;
+    const int number = int(blockIdx.x) / slices, part = int(blockIdx.x) - number * slices;
+    const RowCut cut = {LogitRow(logits, number, vocab, valid), slices};
+    Nucleus& state = *reinterpret_cast<Nucleus*>(states + (long long)number * KD_NUCLEUS_WORDS);
+    count_values(cut, part, memory);
+    if (slices > 1) {
+        unsigned* own_totals = totals + (long long)number * KD_COUNT_WORDS;
+        add_counts(memory, own_totals);
+        if (!last_block(Tickets(tickets, int(gridDim.x) / (slices * nodes)), number, slices)) return;
+        take_counts(memory, own_totals);
+    } else {
         __syncthreads();
-        if (stage != 1 && !memory.bad) token = pick(cut, kept, Mass(scale), memory);
     }
-    if (threadIdx.x != 0) return;
-    if (stage == 1) *state = {memory.peak, float(memory.total), -KD_INFINITY, 0, memory.bad, 0u, 0ull};
-    else {
-        tokens[number] = token;
-        counters.finish_row(number, token < 0, nodes, status);
+    const Nucleus found = kept_by_counts(memory, Mass(scale), top_p);
+    if (!memory.unclear) {
+        if (threadIdx.x == 0) state = found;
+        return;
     }
+    __syncthreads();
+    nucleus_of_row(*reinterpret_cast<MassBins*>(memory.counts), cut.row, state, 2, scale, top_p);
 }
 
 extern "C" __global__ void __launch_bounds__(KD_TARGET_THREADS, 3)

@@ -1,0 +1,179 @@
+// target_counts.cuh: the least logit that top-p keeps, from how often each bfloat16 value occurs.
+//
+// A row of bfloat16 logits has few distinct values: a bin for each magnitude from 2^-13 to 2^8 and sign.  One pass counts
+// them; masses, their total and the value at which top_p is reached follow from the counts, with integers, in any order.
+// Bins at the ends and around 0 hold several values: if they matter, the row is looked at again, digit by digit.
+#ifndef KD_TARGET_COUNTS_CUH
+#define KD_TARGET_COUNTS_CUH
+
+#include "target_nucleus.cuh"
+
+#define KD_COUNT_LOW 0x3900                     // bfloat16 bits of 2^-13
+#define KD_COUNT_SIDE (21 * 128)                // magnitudes with a bin
+#define KD_COUNT_BINS (2 * KD_COUNT_SIDE)       // negative numbers, rising, then positive ones
+#define KD_COUNT_WORDS 5632                     // bins, then whether the row is bad; a multiple of the threads
+#define KD_COUNT_EACH (KD_COUNT_BINS / KD_TARGET_THREADS)
+#define KD_COUNT_UNROLL 5
+#define KD_COUNT_UNIT 40                        // masses are counted in units of 2^-40 of the largest
+
+struct __align__(16) CountMemory {
+    unsigned counts[KD_COUNT_WORDS];
+    unsigned long long sums[KD_TARGET_WARPS];
+    float floats[KD_TARGET_WARPS];
+    int bin, peak_bin, unclear;
+    unsigned long long above;
+};
+
+struct ValueCount {
+    // Bytes from the first bin to the bins of two bfloat16 numbers, in two halves, less those of all negative bins.
+    __device__ static __forceinline__ unsigned places(unsigned word)
+    {
+        const unsigned low = KD_COUNT_LOW * 0x10001u, high = (KD_COUNT_LOW + KD_COUNT_SIDE - 1) * 0x10001u;
+        const unsigned magnitude = smaller_halves(larger_halves(word & 0x7fff7fffu, low), high) - low;
+        const unsigned negative = (word >> 15 & 0x10001u) * 0xffffu;
+        return (magnitude << 2 ^ negative) & 0xfffcfffcu;
+    }
+    __device__ static __forceinline__ void add(unsigned char* zero, unsigned word)
+    {
+        const unsigned both = places(word);
+        atomicAdd(reinterpret_cast<unsigned*>(zero + int(short(both & 0xffffu))), 1u);
+        atomicAdd(reinterpret_cast<unsigned*>(zero + (int(both) >> 16)), 1u);
+    }
+    __device__ static float value(int bin)
+    {
+        const bool negative = bin < KD_COUNT_SIDE;
+        const int magnitude = negative ? KD_COUNT_SIDE - 1 - bin : bin - KD_COUNT_SIDE;
+        if (magnitude == 0) return 0.0f;
+        return __uint_as_float(unsigned(KD_COUNT_LOW + magnitude) << 16 | (negative ? 0x80000000u : 0u));
+    }
+    __device__ static bool single(int bin)
+    {
+        return bin > 0 && bin < KD_COUNT_BINS - 1 && bin != KD_COUNT_SIDE && bin != KD_COUNT_SIDE - 1;
+    }
+
+    // Numbers of one sign compare as their bits do; halves of both words have the sign bit clear.
+    __device__ static __forceinline__ unsigned larger_halves(unsigned a, unsigned b)
+    {
+#ifdef __CUDACC_RTC__
+        unsigned c;
+        asm("max.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+        return c;
+#else
+        const unsigned low = max(a & 0xffffu, b & 0xffffu), high = max(a >> 16, b >> 16);
+        return low | high << 16;
+#endif
+    }
+    __device__ static __forceinline__ unsigned smaller_halves(unsigned a, unsigned b)
+    {
+#ifdef __CUDACC_RTC__
+        unsigned c;
+        asm("min.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+        return c;
+#else
+        const unsigned low = min(a & 0xffffu, b & 0xffffu), high = min(a >> 16, b >> 16);
+        return low | high << 16;
+#endif
+    }
+};
+
+// All threads: count the values of this block's slice.
+__device__ __forceinline__ void count_values(const RowCut& cut, int part, CountMemory& memory)
+{
+    const int t = thread_number(), each = ceil_div(cut.row.chunks, cut.slices);
+    const int first = min(part * each, cut.row.chunks), end = min(first + each, cut.row.chunks);
+    unsigned char* zero = reinterpret_cast<unsigned char*>(memory.counts + KD_COUNT_SIDE);
+    for (int i = t; i < KD_COUNT_WORDS; i += KD_TARGET_THREADS) memory.counts[i] = 0;
+    __syncthreads();
+    bool bad = false;
+#pragma unroll 1
+    for (int base = first + t; base < end; base += KD_TARGET_THREADS * KD_COUNT_UNROLL) {
+        uint4 tile[KD_COUNT_UNROLL];
+#pragma unroll
+        for (int u = 0; u < KD_COUNT_UNROLL; ++u) tile[u] = cut.row.read(base + u * KD_TARGET_THREADS, end);
+        if (!cut.row.whole()) {
+#pragma unroll
+            for (int u = 0; u < KD_COUNT_UNROLL; ++u) cut.row.hide(tile[u], base + u * KD_TARGET_THREADS);
+        }
+#pragma unroll
+        for (int u = 0; u < KD_COUNT_UNROLL; ++u) {
+            bad |= !(chunk_top(tile[u]) < KD_INFINITY);
+            if (base + u * KD_TARGET_THREADS >= end) continue;
+            ValueCount::add(zero, tile[u].x), ValueCount::add(zero, tile[u].y);
+            ValueCount::add(zero, tile[u].z), ValueCount::add(zero, tile[u].w);
+        }
+    }
+    bad = __syncthreads_or(bad) != 0;
+    if (t == 0) memory.counts[KD_COUNT_BINS] = bad;
+}
+
+// All threads: add this block's counts to the row's.
+__device__ __forceinline__ void add_counts(const CountMemory& memory, unsigned* totals)
+{
+    for (int i = thread_number(); i < KD_COUNT_WORDS; i += KD_TARGET_THREADS)
+        if (memory.counts[i]) atomicAdd(&totals[i], memory.counts[i]);
+}
+
+// All threads: take the row's counts and leave zeros.
+__device__ __forceinline__ void take_counts(CountMemory& memory, unsigned* totals)
+{
+    uint4* from = reinterpret_cast<uint4*>(totals);
+    uint4* to = reinterpret_cast<uint4*>(memory.counts);
+#pragma unroll
+    for (int i = 0; i < KD_COUNT_WORDS / 4; i += KD_TARGET_THREADS) {
+        const int at = i + thread_number();
+        if (at < KD_COUNT_WORDS / 4) to[at] = __ldcg(&from[at]), from[at] = make_uint4(0, 0, 0, 0);
+    }
+    __syncthreads();
+}
+
+// All threads, the counts of the whole row in memory: what top_p keeps; or memory.unclear is set.
+__device__ inline Nucleus kept_by_counts(CountMemory& memory, const Mass& mass, double top_p)
+{
+    const int t = thread_number(), top = KD_COUNT_BINS - 1 - t * KD_COUNT_EACH;  // this thread's bins, from the top
+    int first = -1;
+    for (int j = 0; j < KD_COUNT_EACH; ++j) {
+        if (first < 0 && memory.counts[top - j]) first = top - j;
+    }
+    if (t == 0) memory.peak_bin = -1, memory.bin = -1, memory.unclear = memory.counts[KD_COUNT_BINS] != 0;
+    __syncthreads();
+    if (first >= 0) atomicMax(&memory.peak_bin, first);
+    __syncthreads();
+    const int peak_bin = memory.peak_bin;
+    const float peak = ValueCount::value(max(peak_bin, 0));
+    const float units = float(1ull << KD_COUNT_UNIT);
+    unsigned long long sum = 0, total;
+    for (int j = 0; j < KD_COUNT_EACH; ++j) {
+        const unsigned count = memory.counts[top - j];
+        if (count) sum += count * (unsigned long long)(mass.of(ValueCount::value(top - j), peak) * units);
+    }
+    unsigned long long before = sum_before(sum, memory.sums, total);
+    const unsigned long long wanted = (unsigned long long)ceil(top_p * double(total));
+    if (before < wanted && wanted <= before + sum) {
+        for (int j = 0; j < KD_COUNT_EACH; ++j) {
+            const unsigned count = memory.counts[top - j];
+            if (count == 0) continue;
+            const unsigned long long own = count * (unsigned long long)(mass.of(ValueCount::value(top - j), peak) * units);
+            if (before < wanted && wanted <= before + own) memory.bin = top - j, memory.above = before;
+            before += own;
+        }
+    }
+    __syncthreads();
+    const int bin = memory.bin;
+    if (t == 0) {
+        // What bins of several values may add to the error: their mass times how far it may be off.
+        const float around = float(memory.counts[KD_COUNT_SIDE]) + float(memory.counts[KD_COUNT_SIDE - 1]);
+        const float off = around * mass.of(0.0f, peak) * 0x1p-13f * mass.scale;
+        const float end = memory.counts[0] ? float(memory.counts[0]) * mass.of(ValueCount::value(0), peak) : 0.0f;
+        if (!ValueCount::single(peak_bin) || bin < 0 || !ValueCount::single(bin)) memory.unclear = 1;
+        if (!(off + end <= 1e-7f * float(double(total) / double(1ull << KD_COUNT_UNIT)))) memory.unclear = 1;
+    }
+    __syncthreads();
+    Nucleus found = {peak, float(double(total) / double(1ull << KD_COUNT_UNIT)), -KD_INFINITY, 0, 0, 0u, 0ull};
+    if (memory.unclear) return found;
+    found.edge = ValueCount::value(bin);
+    const unsigned long long one = (unsigned long long)(mass.of(found.edge, peak) * units);
+    found.ties = int(min((wanted - memory.above + one - 1) / one, (unsigned long long)memory.counts[bin]));
+    return found;
+}
+
+#endif
