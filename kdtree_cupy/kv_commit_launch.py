@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 Array = Any
 FILE = "kv_commit.cu"
-_THREADS, _HELD = 256, 6  # KD_COMMIT_THREADS, KD_COMMIT_HELD of kv_commit.cu
+_THREADS, _HELD, _ROWS = 256, 6, 8  # KD_COMMIT_* of kv_commit.cu
 _MOST_TABLES = 64
-_BLOCKS = 6
-"""Blocks per multiprocessor that a large commit is divided into."""
+_BLOCKS = 4
+"""Blocks per multiprocessor that a large commit is divided into: as many as run at once."""
 _LEAST_COLUMNS = 64
 """Fewest pieces that are worth a block."""
 
@@ -72,7 +72,10 @@ def launch(
     unit = math.gcd(16, row_bytes, *(address for _, _, addresses in columns_of for address in addresses))
     pieces = max(len(caches) * (row_bytes // unit), 1)
     blocks = _BLOCKS * stage_scratch.multiprocessors(run.device)
-    columns = min(max(-(-batch * pieces // blocks), _LEAST_COLUMNS), pieces)
+    columns = max(-(-batch * pieces // blocks), _LEAST_COLUMNS)
+    if columns > _THREADS // 2:
+        columns = -(-columns // _THREADS) * _THREADS  # a thread a column: no idle ones
+    columns = min(columns, pieces)
     stream = stage_scratch.current_stream(run, path)
     tickets = stage_scratch.take(run, stream, "commit_tickets", batch, "uint32", zeros=True)
     run.launch(

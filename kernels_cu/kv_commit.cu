@@ -28,6 +28,7 @@
 #endif
 #define KD_COMMIT_THREADS 256
 #define KD_COMMIT_HELD 6  // pieces that a thread holds
+#define KD_COMMIT_ROWS 8  // rows of a column that one thread can hold
 
 typedef long long RowNumber;
 #define KD_NO_ROW RowNumber(-1)
@@ -55,18 +56,21 @@ struct Layout {
 };
 
 struct Moves {
-    RowNumber from[KD_MAX_NODES], to[KD_MAX_NODES];
+    long long from[KD_MAX_NODES], to[KD_MAX_NODES];  // bytes from the start of a layer
 };
 
 // All threads: fill in the moves of request b; returns how many, or -1 if one has no place.  Ends with a barrier.
-__device__ inline int plan(Moves& moves, const Layout& layout, const int* path, int count, int width, int length, int b)
+__device__ inline int plan(Moves& moves, const Layout& layout, const int* path, int count, int width, int length, int b,
+    int row_bytes)
 {
+    const int* own_path = path + RowNumber(b) * width;
+    const int t = int(threadIdx.x), own_node = t < width ? own_path[t] : -1;  // read while count and length are on their way
     int bad = count < 0 || count > width;
-    for (int j = int(threadIdx.x); j < count && !bad; j += int(blockDim.x)) {
+    for (int j = t; j < count && !bad; j += int(blockDim.x)) {
         const RowNumber to = layout.of_position(b, RowNumber(length) + j);
-        const RowNumber from = layout.of_node(b, length, path[RowNumber(b) * width + j]);
+        const RowNumber from = layout.of_node(b, length, j == t ? own_node : own_path[j]);
         bad |= to < 0 || from < 0;
-        moves.to[j] = to, moves.from[j] = from;
+        moves.to[j] = to * row_bytes, moves.from[j] = from * row_bytes;
     }
     return __syncthreads_or(bad) ? -1 : count;
 }
@@ -86,13 +90,13 @@ kv_commit_v1(void* caches, const long long* __restrict__ cache_table, void* tree
     __shared__ Moves moves;
     DYN_SHARED(unsigned char, held);  // [row][thread]
     const int b = int(blockIdx.x), t = int(threadIdx.x), length = lengths[b];
-    const int count = plan(moves, {page_table, pages, page_size, max_pages, nodes}, path, path_length[b], width, length, b);
+    const int count = plan(moves, {page_table, pages, page_size, max_pages, nodes}, path, path_length[b], width, length, b, row_bytes);
     for (int layer = 0; layer < layers; ++layer) {
         unsigned char* to = layer_start(caches, cache_table, layer_bytes, layer);
         const unsigned char* from = nodes < 0 ? to : layer_start(tree_kv, tree_table, tree_layer_bytes, layer);
         for (int column = t; column < row_bytes; column += 32) {
-            for (int j = 0; j < count; ++j) held[j * 32 + t] = from[moves.from[j] * row_bytes + column];
-            for (int j = 0; j < count; ++j) to[moves.to[j] * row_bytes + column] = held[j * 32 + t];
+            for (int j = 0; j < count; ++j) held[j * 32 + t] = from[moves.from[j] + column];
+            for (int j = 0; j < count; ++j) to[moves.to[j] + column] = held[j * 32 + t];
         }
     }
     __syncthreads();
@@ -115,9 +119,47 @@ struct Places {
     }
 };
 
-// Move pieces first..end-1 of all rows; pieces are numbered through all layers.
+// Whether row j changes its place: the root's often does not.
+__device__ __forceinline__ bool moved(const Moves& moves, const Places& places, int j)
+{
+    return !places.same || moves.from[j] != moves.to[j];
+}
+
+// Where a column lies: in which layer, and where in a row.
+struct Column {
+    unsigned char* to;
+    const unsigned char* from;
+
+    __device__ Column(const Places& places, int piece, int in_row, int unit)
+    {
+        const int layer = piece / in_row, at = (piece - layer * in_row) * unit;
+        to = places.to(layer) + at;
+        from = places.same ? to : places.from(layer) + at;
+    }
+};
+
+// Move pieces first..end-1 of up to KD_COMMIT_ROWS rows: a thread has all rows of a column.
 template <class Piece>
-__device__ __forceinline__ void move_pieces(const Places& places, const Moves& moves, int count, int first, int end,
+__device__ __forceinline__ void move_columns(const Places& places, const Moves& moves, int count, int first, int end,
+    int row_bytes, Column column)
+{
+    const int in_row = row_bytes / int(sizeof(Piece));
+#pragma unroll 1
+    for (int piece = first + int(threadIdx.x); piece < end; piece += KD_COMMIT_THREADS) {
+        if (piece >= first + KD_COMMIT_THREADS) column = Column(places, piece, in_row, int(sizeof(Piece)));
+        Piece held[KD_COMMIT_ROWS];
+#pragma unroll
+        for (int j = 0; j < KD_COMMIT_ROWS; ++j)
+            if (j < count && moved(moves, places, j)) held[j] = *reinterpret_cast<const Piece*>(column.from + moves.from[j]);
+#pragma unroll
+        for (int j = 0; j < KD_COMMIT_ROWS; ++j)
+            if (j < count && moved(moves, places, j)) *reinterpret_cast<Piece*>(column.to + moves.to[j]) = held[j];
+    }
+}
+
+// Move pieces first..end-1 of all rows: threads share columns.
+template <class Piece>
+__device__ __noinline__ void move_pieces(Places places, const Moves& moves, int count, int first, int end,
     int row_bytes)
 {
     const int in_row = row_bytes / int(sizeof(Piece)), columns = KD_COMMIT_THREADS * KD_COMMIT_HELD / count;
@@ -129,10 +171,10 @@ __device__ __forceinline__ void move_pieces(const Places& places, const Moves& m
         for (int i = 0; i < KD_COMMIT_HELD; ++i) {
             const int item = int(threadIdx.x) + i * KD_COMMIT_THREADS, j = item / own, piece = base + item - j * own;
             to[i] = nullptr;
-            if (item >= total || (places.same && moves.from[j] == moves.to[j])) continue;
+            if (item >= total || !moved(moves, places, j)) continue;
             const int layer = piece / in_row, at = (piece - layer * in_row) * int(sizeof(Piece));
-            to[i] = reinterpret_cast<Piece*>(places.to(layer) + moves.to[j] * row_bytes + at);
-            held[i] = *reinterpret_cast<const Piece*>(places.from(layer) + moves.from[j] * row_bytes + at);
+            to[i] = reinterpret_cast<Piece*>(places.to(layer) + moves.to[j] + at);
+            held[i] = *reinterpret_cast<const Piece*>(places.from(layer) + moves.from[j] + at);
         }
         __syncthreads();
 #pragma unroll
@@ -141,7 +183,20 @@ __device__ __forceinline__ void move_pieces(const Places& places, const Moves& m
     }
 }
 
-extern "C" __global__ void __launch_bounds__(KD_COMMIT_THREADS, 3)
+// What the end of the kernel needs, out of registers meanwhile.
+struct Rest {
+    int request, blocks, length;
+};
+
+template <class Piece>
+__device__ __forceinline__ void move(const Places& places, const Moves& moves, int count, int first, int end, int row_bytes,
+    const Column& column)
+{
+    if (count <= KD_COMMIT_ROWS) move_columns<Piece>(places, moves, count, first, end, row_bytes, column);
+    else move_pieces<Piece>(places, moves, count, first, end, row_bytes);
+}
+
+extern "C" __global__ void __launch_bounds__(KD_COMMIT_THREADS, 4)
 kv_commit_v2(void* caches, const long long* __restrict__ cache_table, void* tree_kv, const long long* __restrict__ tree_table,
     const int* __restrict__ path, const int* __restrict__ path_length, const int* lengths,
     const int* __restrict__ page_table, int* new_lengths, int* __restrict__ status, unsigned* tickets, long long layer_bytes,
@@ -149,20 +204,26 @@ kv_commit_v2(void* caches, const long long* __restrict__ cache_table, void* tree
     int unit, int columns)
 {
     __shared__ Moves moves;
+    __shared__ Rest rest;
     const int pieces = layers * (row_bytes / unit), blocks = ceil_div(pieces, columns);
     const int b = int(blockIdx.x) / blocks, first = (int(blockIdx.x) - b * blocks) * columns, end = min(first + columns, pieces);
     const int length = lengths[b];
-    const int count = plan(moves, {page_table, pages, page_size, max_pages, nodes}, path, path_length[b], width, length, b);
+    if (threadIdx.x == 0) rest = {b, blocks, length};
     const Places places = {caches, cache_table, tree_kv, tree_table, layer_bytes, tree_layer_bytes, nodes < 0};
+    const Column column(places, min(first + int(threadIdx.x), pieces - 1), row_bytes / unit, unit);
+    const int count =
+        plan(moves, {page_table, pages, page_size, max_pages, nodes}, path, path_length[b], width, length, b, row_bytes);
     if (count > 0) {
-        if (unit == 16) move_pieces<uint4>(places, moves, count, first, end, row_bytes);
-        else if (unit == 8) move_pieces<uint2>(places, moves, count, first, end, row_bytes);
-        else if (unit == 4) move_pieces<unsigned>(places, moves, count, first, end, row_bytes);
-        else if (unit == 2) move_pieces<unsigned short>(places, moves, count, first, end, row_bytes);
-        else move_pieces<unsigned char>(places, moves, count, first, end, row_bytes);
+        if (unit == 16) move<uint4>(places, moves, count, first, end, row_bytes, column);
+        else if (unit == 8) move<uint2>(places, moves, count, first, end, row_bytes, column);
+        else if (unit == 4) move<unsigned>(places, moves, count, first, end, row_bytes, column);
+        else if (unit == 2) move<unsigned short>(places, moves, count, first, end, row_bytes, column);
+        else move<unsigned char>(places, moves, count, first, end, row_bytes, column);
     }
     // All blocks of a request read its length before the last one writes it: new_lengths may be lengths.
     __syncthreads();
-    if (threadIdx.x != 0 || (blocks > 1 && atomicInc(&tickets[b], unsigned(blocks - 1)) != unsigned(blocks - 1))) return;
-    new_lengths[b] = length + max(count, 0), status[b] = count < 0 ? KD_STATUS_CAPACITY : 0;
+    if (threadIdx.x != 0) return;
+    const Rest own = rest;
+    if (own.blocks > 1 && atomicInc(&tickets[own.request], unsigned(own.blocks - 1)) != unsigned(own.blocks - 1)) return;
+    new_lengths[own.request] = own.length + max(count, 0), status[own.request] = count < 0 ? KD_STATUS_CAPACITY : 0;
 }

@@ -204,7 +204,7 @@ def test_numbers_shared_with_the_sources():
         "KD": (target, ("UNROLL",)),
         "KD_TARGET": (target, ("THREADS", "SLICES")),
         "KD_MASS": (target, ("BINS",)),
-        "KD_COMMIT": (vars(kv_commit_launch), ("THREADS", "HELD")),
+        "KD_COMMIT": (vars(kv_commit_launch), ("THREADS", "HELD", "ROWS")),
     }
     for prefix, (module, names) in shared.items():
         for name in names:
