@@ -26,6 +26,7 @@ from .topk_logprob import CXX, MAX_VOCAB
 Array = Any
 FILE = "target_token.cu"
 _THREADS, _UNROLL, _SLICES, _BINS, _NUCLEUS, _WORDS = 256, 4, 16, 2048, 4, 5632  # KD_* of the kernels
+_MOST_THREADS = 1024  # KD_ARGMAX_THREADS
 _SEGMENTS = _THREADS // 32  # of a slice: one a warp
 
 
@@ -138,7 +139,8 @@ def launch(
         run.launch(FILE, "target_token_v1", batch, 256, args, defines=defines)
         return
     pack = 16 // arrays.numpy_dtype(dtype).itemsize
-    slices = count_slices(rows, -(-valid // pack), stage_scratch.multiprocessors(run.device))
+    chunks, multiprocessors = -(-valid // pack), stage_scratch.multiprocessors(run.device)
+    slices = count_slices(rows, chunks, multiprocessors)
     stream = stage_scratch.current_stream(run, logits)
 
     def scratch(name: str, size: int, kind: str, *, zeros: bool = False) -> Array:
@@ -150,8 +152,10 @@ def launch(
     tickets = stage_scratch.take(run, stream, "target_tickets", rows + batch, "uint64", zeros=True)
     sizes = (nodes, vocab, valid, slices)
     if temperature == 0:
-        bests = scratch("bests", 1, "uint64", zeros=True)
-        start("target_token_argmax", logits, *results, bests, tickets, *sizes)
+        slices, threads = cut_argmax(rows, chunks, multiprocessors)
+        bests = scratch("bests", slices, "uint64", zeros=True)
+        args = (logits, *results, bests, tickets, nodes, vocab, valid, slices)
+        run.launch(FILE, "target_token_argmax", rows * slices, threads, args, defines=defines)
         return
     scale = np.float32(math.log2(math.e) / temperature)
     segments = [scratch(n, slices * _SEGMENTS, d) for n, d in _SEGMENT_ARRAYS]
@@ -180,6 +184,19 @@ def count_slices(rows: int, chunks: int, multiprocessors: int) -> int:
     """Return in how many slices to cut a row: enough blocks for the card, none shorter than a tile."""
     tiles = -(-chunks // (_THREADS * _UNROLL))
     return max(1, min(tiles, 4 * multiprocessors // rows, _SLICES))
+
+
+def cut_argmax(rows: int, chunks: int, multiprocessors: int) -> tuple[int, int]:
+    """Return in how many slices, a power of 2, to cut a row, and the threads of a block.
+
+    Few rows: blocks as large as a multiprocessor, because what they say to each other takes time.
+    """
+    few = rows <= multiprocessors
+    threads = _MOST_THREADS if few and chunks > _THREADS * _UNROLL else _THREADS
+    most = (1 if few else 4) * multiprocessors // rows
+    tiles = -(-chunks // (threads * _UNROLL))
+    slices = max(1, min(most, tiles, _SLICES))
+    return 1 << (slices.bit_length() - 1), threads
 
 
 def self_check(library: Any) -> None:

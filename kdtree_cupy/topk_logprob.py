@@ -221,9 +221,10 @@ def cut_rows(rows: int, chunks: int, multiprocessors: int, k: int) -> RowCut:
     tiles = -(-parts // slices)
     share = k / (slices * tiles)
     rank = math.ceil(share + 5 * math.sqrt(share) + 4)
-    spread = 1.5 if tiles == 1 else 1 + 3 / math.sqrt(rank)
-    most = _MOST_ROOM // slices
-    room = min(max(math.ceil(spread * rank * tiles) + 24, 64), most)
+    tops = _THREADS * (1 if rank <= _THREADS // 4 else _UNROLL)  # what the rank is counted among
+    reach = -tops * math.log1p(-min(rank / tops, 0.9))  # elements of a tile that reach it
+    spread = 1.5 if tiles == 1 else 1 + 5 / math.sqrt(rank)
+    room = min(max(math.ceil(spread * reach * tiles) + 24, 64), _MOST_ROOM // slices)
     best = 1 << max(8, k.bit_length(), (room // 2 - 1).bit_length())
     return RowCut(slices, tiles, 3 if tiles == 1 else 5, rank, room, min(best, 2 * MAX_WIDTH))
 

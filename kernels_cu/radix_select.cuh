@@ -97,6 +97,7 @@ struct ListSource {
 
 struct RowSource {
     LogitRow row;
+    float least;  // elements below are left out
 
     template <class Visit> __device__ __forceinline__ void each(Visit visit) const
     {
@@ -107,10 +108,14 @@ struct RowSource {
             for (int u = 0; u < KD_UNROLL; ++u) tile[u] = row.read(base + u * KD_SELECT_THREADS, row.chunks);
 #pragma unroll
             for (int u = 0; u < KD_UNROLL; ++u) {
-                const int id = row.id(base + u * KD_SELECT_THREADS);
+                const int c = base + u * KD_SELECT_THREADS, id = row.id(c);
+                row.hide(tile[u], c);
+                if (!(chunk_top(tile[u]) >= least)) continue;
 #pragma unroll
-                for (int j = 0; j < KD_PACK; ++j)
-                    if (row.has(id + j)) visit(composite(element(tile[u], j), id + j));
+                for (int j = 0; j < KD_PACK; ++j) {
+                    const float x = element(tile[u], j);
+                    if (x >= least && row.has(id + j)) visit(composite(x, id + j));
+                }
             }
         }
     }

@@ -1,33 +1,34 @@
-// target_argmax.cuh: the largest logit of a slice and its first id; the last block of a request.
+// target_argmax.cuh: the largest logit of a slice and its first id, and of a row that several blocks share.
 #ifndef KD_TARGET_ARGMAX_CUH
 #define KD_TARGET_ARGMAX_CUH
 
 #include "target_row.cuh"
 
-#define KD_ARGMAX_UNROLL 10  // chunks that a thread loads at once: argmax has registers to spare
+#define KD_ARGMAX_THREADS 1024  // most threads of a block
+#define KD_ARGMAX_UNROLL 10     // chunks that a thread loads at once: argmax has registers to spare
 
 template <int count, bool whole>
 __device__ __forceinline__ float largest_of(const LogitRow& row, int base, int end)
 {
     uint4 tile[count];
 #pragma unroll
-    for (int u = 0; u < count; ++u) tile[u] = row.read(base + u * KD_TARGET_THREADS, end);
+    for (int u = 0; u < count; ++u) tile[u] = row.read(base + u * 32, end);
     float top = -KD_INFINITY;
 #pragma unroll
     for (int u = 0; u < count; ++u) {
-        if (!whole) row.hide(tile[u], base + u * KD_TARGET_THREADS);
+        if (!whole) row.hide(tile[u], base + u * 32);
         top = larger(top, chunk_top(tile[u]));
     }
     return top;
 }
 
-// This thread: the largest of chunks base, base + KD_TARGET_THREADS, ... before `end`; NaN if one is.
+// This thread: the largest of chunks base, base + 32, ... before `end`; NaN if one is.
 __device__ __forceinline__ float largest_of_tile(const LogitRow& row, int base, int end)
 {
     constexpr int half = KD_ARGMAX_UNROLL / 2;
     if (row.whole()) return largest_of<KD_ARGMAX_UNROLL, true>(row, base, end);
     const float top = largest_of<half, false>(row, base, end);
-    return larger(top, largest_of<half, false>(row, base + half * KD_TARGET_THREADS, end));
+    return larger(top, largest_of<half, false>(row, base + half * 32, end));
 }
 
 // The first id in the same chunks whose logit is `x`; KD_MOST_ID if there is none.
@@ -36,7 +37,7 @@ __device__ __forceinline__ unsigned id_in_tile(const LogitRow& row, int base, in
     unsigned id = KD_MOST_ID;
 #pragma unroll 2
     for (int u = KD_ARGMAX_UNROLL - 1; u >= 0; --u) {
-        const int c = base + u * KD_TARGET_THREADS;
+        const int c = base + u * 32;
         if (c >= end) continue;
         const uint4 chunk = row.load(c, end);
 #pragma unroll
@@ -52,25 +53,26 @@ __device__ __forceinline__ unsigned block_most(unsigned value, unsigned* scratch
     value = __reduce_max_sync(KD_FULL_MASK, value);
     if (lane_id() == 0) scratch[warp_id()] = value;
     __syncthreads();
-    unsigned most = 0;
-#pragma unroll
-    for (int w = 0; w < KD_TARGET_WARPS; ++w) most = max(most, scratch[w]);
-    return most;
+    const unsigned own = lane_id() < int(blockDim.x) >> 5 ? scratch[lane_id()] : 0u;
+    return __reduce_max_sync(KD_FULL_MASK, own);
 }
 
-// All threads: whether this is the last of a request's blocks.  What thread 0 of the others wrote can then be read with
-// __ldcg.
-__device__ inline bool last_block_of_request(unsigned long long* tickets, int request, int blocks)
+#define KD_ARRIVED (1ull << 63)
+
+// One thread a block: meet the other blocks of a row, in pairs, at `slots` (zero before and after, `slices` of them, a power of
+// 2).  The first of a pair leaves what it has and gets 0; the second goes on with the larger of both.  What is handed over
+// lies in the exchanged number itself, so that no fence is needed.  Returns the row's largest with KD_ARRIVED, or 0.
+__device__ __forceinline__ unsigned long long meet(unsigned long long own, unsigned long long* slots, int slice, int slices)
 {
-    __shared__ int last;
-    if (thread_number() == 0) {
-        fence_device();
-        last = atomicAdd(&tickets[request], 1ull) + 1 == (unsigned long long)blocks;
-        if (last) tickets[request] = 0;
-        fence_device();
+    own |= KD_ARRIVED;
+    for (int node = slices + slice; node > 1;) {
+        node >>= 1;
+        const unsigned long long other = atomicExch(&slots[node], own);
+        if (other == 0) return 0;
+        slots[node] = 0;
+        own = max(own, other);
     }
-    __syncthreads();
-    return last != 0;
+    return own;
 }
 
 #endif

@@ -1,8 +1,8 @@
 // target_token.cu: which token does the target choose at each node?
 //
 // Algorithm  v1: one block a request, row after row, in float64: best element; a draw walks the ids in ascending order.
-//            argmax: `slices` blocks a row look for the largest logit, then for its first id; the last block of a
-//            request writes its tokens.
+//            argmax: `slices` blocks a row look for the largest logit, then for its first id; the blocks of a row
+//            compare theirs in pairs.
 //            draw: as many blocks; each warp adds the masses of its own run of ids (a segment); the row's last block
 //            finds the segment that u falls into and reads it once more.  With top-p, the least logit kept comes
 //            first and `stage` 2 draws from what is kept.  bfloat16: from how often each value occurs
@@ -10,10 +10,10 @@
 //            bits, from masses counted as integers.
 // Inputs     logits (b, N, vocab) KD_LOGIT, any values; ids from `valid` on take no part; uniforms (b, N) float32 or null
 // Outputs    tokens (b, N) int32, status (b,) int32.  Scratch: peaks, sums, ties: one a segment; states:
-//            KD_NUCLEUS_WORDS uint64 a row; bests, totals, tickets (b + b N uint64): zero before and after;
+//            KD_NUCLEUS_WORDS uint64 a row; bests (slices uint64 a row), totals, tickets (b + b N uint64): zero before and after;
 //            totals of target_token_counts: KD_COUNT_WORDS uint32 a row, null if slices is 1
 // Launch     target_token_v1: grid b, block 256, dynamic shared 0
-// Launch     target_token_argmax: grid b * N * slices, block KD_TARGET_THREADS, dynamic shared 0
+// Launch     target_token_argmax: grid b * N * slices, block KD_ARGMAX_THREADS, dynamic shared 0; or less threads
 // Launch     target_token_draw: grid b * N * slices, block KD_TARGET_THREADS, dynamic shared 0
 // Launch     target_token_counts: grid b * N * slices, block KD_TARGET_THREADS, dynamic shared 0; bfloat16 only
 // Launch     target_token_nucleus: grid b * N * slices, block KD_TARGET_THREADS, dynamic shared 0
@@ -79,48 +79,35 @@ target_token_v1(const KD_LOGIT* __restrict__ logits, const float* __restrict__ u
     if (t == 0) status[b] = found;
 }
 
-extern "C" __global__ void __launch_bounds__(KD_TARGET_THREADS, 4)
+extern "C" __global__ void __launch_bounds__(KD_ARGMAX_THREADS, 1)
 target_token_argmax(const KD_LOGIT* __restrict__ logits, int* __restrict__ tokens, int* __restrict__ status,
-    Composite* bests, unsigned long long* tickets, int nodes, int vocab, int valid, int slices)
+    unsigned long long* bests, unsigned long long* tickets, int nodes, int vocab, int valid, int slices)
 {
-    __shared__ unsigned scratch[2 * KD_TARGET_WARPS];
+    __shared__ unsigned scratch[2][32];
     const int number = int(blockIdx.x) / slices, part = int(blockIdx.x) - number * slices, t = int(threadIdx.x);
     const LogitRow row(logits, number, vocab, valid);
     const int each = ceil_div(row.chunks, slices), first = min(part * each, row.chunks), end = min(first + each, row.chunks);
     float best = -KD_INFINITY;  // NaN if there is one
     int where = end;
-    for (int base = first + t; base < end; base += KD_TARGET_THREADS * KD_ARGMAX_UNROLL) {
+    for (int base = first + (t & ~31) * KD_ARGMAX_UNROLL + lane_id(); base < end; base += int(blockDim.x) * KD_ARGMAX_UNROLL) {
         const float top = largest_of_tile(row, base, end);
         if (!(top <= best) && best == best) best = top, where = base;
     }
     // Only now is it worth knowing which element: of a thread that has the block's largest.
-    const unsigned most = block_most(order_key(best), scratch);
+    const unsigned most = block_most(order_key(best), scratch[0]);
     unsigned id = KD_MOST_ID;
     if (order_key(best) == most) id = id_in_tile(row, where, end, best);
-    id = ~block_most(~id, scratch + KD_TARGET_WARPS);
+    id = ~block_most(~id, scratch[1]);
+    if (t != 0) return;
     // 0: nothing above -inf; all ones: NaN or +inf.  Both are bad if they are the best of the row.
     const Composite bad_row = ~Composite(0);
     Composite own = most >= order_key(KD_INFINITY) ? bad_row : Composite(most) << KD_ID_BITS | (KD_MOST_ID - id);
     if (most == KD_KEY_MINUS_INFINITY) own = 0;
-    if (slices > 1) {
-        if (t == 0 && own) atomicMax(&bests[number], own);
-    } else if (t == 0) {
-        bests[number] = own;
-    }
-    // The last block of a request writes all its tokens.
-    const int request = number / nodes;
-    if (!last_block_of_request(tickets, request, nodes * slices)) return;
-    bool bad = false;
-    for (int node = t; node < nodes; node += KD_TARGET_THREADS) {
-        const int at = request * nodes + node;
-        const Composite found = __ldcg(&bests[at]);
-        bests[at] = 0;
-        const bool good = found != 0 && found != bad_row;
-        tokens[at] = good ? composite_id(found) : -1;
-        bad |= !good;
-    }
-    bad = __syncthreads_or(bad) != 0;
-    if (t == 0) status[request] = bad ? KD_STATUS_NON_FINITE : 0;
+    own = meet(own, bests + (long long)number * slices, part, slices);
+    if (own == 0) return;
+    const bool good = own != KD_ARRIVED && own != bad_row;
+    tokens[number] = good ? composite_id(own) : -1;
+    Tickets(tickets, int(gridDim.x) / (slices * nodes)).finish_row(number, !good, nodes, status);
 }
 
 extern "C" __global__ void __launch_bounds__(KD_TARGET_THREADS, 4)

@@ -77,13 +77,13 @@ topk_logprob_v2(const KD_LOGIT* __restrict__ logits, const int* __restrict__ voc
     Composite* own_list = slices > 1 ? candidates + (at + slice) * room : elements;
     const SliceList list = {own_list, room, reinterpret_cast<int*>(best), 2 * most};
     const SlicePart own = scan_slice(memory, row, SliceCut(slice, slices, tiles, group), scale, rank, list);
-    RowPart whole = {own.peak, own.sum, key_value(own.edge), own.edge};
+    RowPart whole(own, room);
     int listed = min(own.listed, room);
     if (slices > 1) {
         for (int i = listed + t; i < room; i += KD_TOPK_THREADS) own_list[i] = 0;
         if (t == 0) parts[blockIdx.x] = own;
         if (!last_block(Tickets(tickets, int(gridDim.x) / (slices * depth)), number, slices)) return;
-        whole = summarise(parts + at, slices, Mass(scale));
+        whole = RowPart(parts + at, slices, room, Mass(scale));
         listed = slices * room;
     }
     const bool bad = whole.sum != whole.sum;
@@ -96,6 +96,7 @@ topk_logprob_v2(const KD_LOGIT* __restrict__ logits, const int* __restrict__ voc
         return;
     }
     const Composite* others = slices > 1 ? candidates + at * room : nullptr;
-    const int chosen = whole.edge == KD_NO_EDGE ? 0 : choose(memory, whole, others, elements, listed, k, best, most);
-    if (chosen == 0 || !put_sorted(best, chosen, k, whole.edge, to)) put_from_row(memory, row, best, most, k, to);
+    const int chosen = whole.complete ? choose(memory, whole, others, elements, listed, k, best, most) : 0;
+    if (chosen != 0 && put_sorted(best, chosen, k, whole.edge, to)) return;
+    put_from_row(memory, row, whole.listed >= k ? whole.low : -KD_INFINITY, best, most, k, to);
 }

@@ -11,25 +11,34 @@
 
 // What the slices of a row say together.
 struct RowPart {
-    float peak, sum, low;  // no element below `low` is listed
-    unsigned edge;         // all elements of the row whose key reaches it are listed
-};
+    float peak, sum;
+    float low;      // no element below is listed, and `listed` elements are not below
+    unsigned edge;  // all elements of the row whose key reaches it are listed, if `complete`
+    int listed;
+    bool complete;
 
-// Each warp; lane = slice.
-__device__ __forceinline__ RowPart summarise(const SlicePart* parts, int slices, const Mass& mass)
-{
-    const int lane = lane_id();
-    SlicePart own = {0, 0, -KD_LARGEST, 0.0f};
-    if (lane < slices) {
-        const uint4 raw = __ldcg(reinterpret_cast<const uint4*>(&parts[lane]));
-        own = {int(raw.x), raw.y, __uint_as_float(raw.z), __uint_as_float(raw.w)};
+    __device__ RowPart(const SlicePart& own, int room)
+        : peak(own.peak), sum(own.sum), low(key_value(own.edge)), edge(own.edge), listed(own.listed), complete(own.listed <= room)
+    {
     }
-    const float peak = warp_max(own.peak);
-    const float sum = warp_sum(own.sum != 0.0f ? own.sum * mass.of(own.peak, peak) : 0.0f);
-    const unsigned edge = __reduce_max_sync(KD_FULL_MASK, own.edge);
-    const unsigned low = __reduce_min_sync(KD_FULL_MASK, lane < slices ? own.edge : KD_NO_EDGE);
-    return {peak, sum, key_value(low), edge};
-}
+
+    // Each warp; lane = slice.
+    __device__ __forceinline__ RowPart(const SlicePart* parts, int slices, int room, const Mass& mass)
+    {
+        const int lane = lane_id();
+        SlicePart own = {0, 0, -KD_LARGEST, 0.0f};
+        if (lane < slices) {
+            const uint4 raw = __ldcg(reinterpret_cast<const uint4*>(&parts[lane]));
+            own = {int(raw.x), raw.y, __uint_as_float(raw.z), __uint_as_float(raw.w)};
+        }
+        peak = warp_max(own.peak);
+        sum = warp_sum(own.sum != 0.0f ? own.sum * mass.of(own.peak, peak) : 0.0f);
+        edge = __reduce_max_sync(KD_FULL_MASK, own.edge);
+        low = key_value(__reduce_min_sync(KD_FULL_MASK, lane < slices ? own.edge : 0xffffffffu));
+        listed = __reduce_add_sync(KD_FULL_MASK, own.listed);
+        complete = !__any_sync(KD_FULL_MASK, own.listed > room);
+    }
+};
 
 // Where results go.
 struct TopkOutput {
@@ -112,13 +121,14 @@ __device__ __forceinline__ bool put_sorted(Composite* best, int n, int k, unsign
     return composite_key(best[k - 1]) >= edge;
 }
 
-// All threads: the same from the whole row, however its elements lie: up to seven passes by this block alone.
-__device__ __noinline__ void put_from_row(SliceMemory& memory, LogitRow row, Composite* best, int room, int k, TopkOutput to)
+// All threads: the same from the elements of the row that are not below `least`, at least k: up to six passes by this block.
+__device__ __noinline__ void put_from_row(SliceMemory& memory, LogitRow row, float least, Composite* best, int room, int k,
+    TopkOutput to)
 {
     __syncthreads();
-    const RowSource all = {row};
-    const Composite least = select_threshold(memory.counts, all, k, room);
-    put_sorted(best, collect(all, least, best, room, &memory.best), k, 0, to);
+    const RowSource all = {row, least};
+    const Composite threshold = select_threshold(memory.counts, all, k, room);
+    put_sorted(best, collect(all, threshold, best, room, &memory.best), k, 0, to);
 }
 
 #endif

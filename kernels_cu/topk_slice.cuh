@@ -12,8 +12,8 @@
 #define KD_TOPK_THREADS KD_SELECT_THREADS
 #define KD_TOPK_UNROLL 5                     // chunks of a part that a thread holds
 #define KD_TOPK_RESIDENT (KD_PACK == 8 ? 4 : 3)  // blocks of a multiprocessor
+#define KD_TOO_MANY (1 << 20)
 #define KD_TOPK_FEW (KD_TOPK_THREADS / 4)    // up to this rank the largest elements of threads stand for all
-#define KD_NO_EDGE 0xffffffffu               // the list of a slice did not hold all it should
 
 struct SliceMemory {
     Counts counts;
@@ -24,8 +24,8 @@ struct SliceMemory {
 
 // What one block says of its slice.
 struct __align__(16) SlicePart {
-    int listed;
-    unsigned edge;  // key of a value: all elements of the slice that reach it are listed.  Or KD_NO_EDGE
+    int listed;     // elements that reach the edge, or more than fit
+    unsigned edge;  // key of a value
     float peak, sum;
 };
 
@@ -203,8 +203,7 @@ __device__ __forceinline__ SlicePart scan_slice(SliceMemory& memory, const Logit
     if (cut.tiles > 1 && sum != 0.0f) sum *= Mass(scale).of(peak, most);
     sum = risky ? careful_sum(memory, row, cut, scale, most) : row_sum(sum, memory.scratch);
     __syncthreads();
-    const bool all = memory.hits <= list.most && memory.listed <= list.room;
-    return {memory.listed, all ? order_key(edge) : KD_NO_EDGE, most, sum};
+    return {memory.hits <= list.most ? memory.listed : KD_TOO_MANY, order_key(edge), most, sum};
 }
 
 #endif

@@ -203,12 +203,14 @@ def test_numbers_shared_with_the_sources():
         "KD_TOPK": (topk, ("UNROLL",)),
         "KD": (target, ("UNROLL",)),
         "KD_TARGET": (target, ("THREADS", "SLICES")),
+        "KD_COUNT": (target, ("WORDS",)),
         "KD_MASS": (target, ("BINS",)),
         "KD_COMMIT": (vars(kv_commit_launch), ("THREADS", "HELD", "ROWS")),
     }
     for prefix, (module, names) in shared.items():
         for name in names:
             assert macros[f"{prefix}_{name}"] == module[f"_{name}"], f"{prefix}_{name}"
+    assert macros["KD_ARGMAX_THREADS"] == target["_MOST_THREADS"]
     assert macros["KD_NUCLEUS_WORDS"] == target["_NUCLEUS"] and topk["MAX_VOCAB"] == 1 << macros["KD_ID_BITS"]
     assert kv_commit_launch._THREADS * kv_commit_launch._HELD >= MAX_NODES
     assert stage_scratch.multiprocessors(None) == stage_scratch.HOST_MULTIPROCESSORS
