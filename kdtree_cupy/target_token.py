@@ -25,8 +25,8 @@ from .topk_logprob import CXX, MAX_VOCAB
 
 Array = Any
 FILE = "target_token.cu"
-_THREADS, _UNROLL, _SLICES, _BINS, _NUCLEUS, _WORDS = 256, 4, 16, 2048, 4, 5632  # KD_* of the kernels
-_MOST_THREADS = 1024  # KD_ARGMAX_THREADS
+_THREADS, _UNROLL, _SLICES, _BINS, _NUCLEUS, _WORDS = 256, 4, 16, 2048, 4, 6148  # KD_* of the kernels
+_MOST_THREADS = 1024  # KD_ARGMAX_THREADS, KD_COUNT_THREADS
 _SEGMENTS = _THREADS // 32  # of a slice: one a warp
 
 
@@ -138,58 +138,57 @@ def launch(
         args = (logits, uniforms, *results, nodes, vocab, valid, np.float64(temperature), np.float64(top_p))
         run.launch(FILE, "target_token_v1", batch, 256, args, defines=defines)
         return
-    pack = 16 // arrays.numpy_dtype(dtype).itemsize
-    chunks, multiprocessors = -(-valid // pack), stage_scratch.multiprocessors(run.device)
-    slices = count_slices(rows, chunks, multiprocessors)
+    chunks = -(-valid // (16 // arrays.numpy_dtype(dtype).itemsize))
+    multiprocessors = stage_scratch.multiprocessors(run.device)
     stream = stage_scratch.current_stream(run, logits)
 
     def scratch(name: str, size: int, kind: str, *, zeros: bool = False) -> Array:
         return stage_scratch.take(run, stream, f"target_{name}", rows * size, kind, zeros=zeros)
 
-    def start(kernel: str, *args: Any) -> None:
-        run.launch(FILE, kernel, rows * slices, _THREADS, args, defines=defines)
+    def start(kernel: str, cut: tuple[int, int], *args: Any) -> None:
+        run.launch(FILE, kernel, rows * cut[0], cut[1], args, defines=defines)
 
     tickets = stage_scratch.take(run, stream, "target_tickets", rows + batch, "uint64", zeros=True)
-    sizes = (nodes, vocab, valid, slices)
+    sizes = (nodes, vocab, valid)
+    large, small = cut_large(rows, chunks, multiprocessors), cut_small(rows, chunks, multiprocessors)
     if temperature == 0:
-        slices, threads = cut_argmax(rows, chunks, multiprocessors)
-        bests = scratch("bests", slices, "uint64", zeros=True)
-        args = (logits, *results, bests, tickets, nodes, vocab, valid, slices)
-        run.launch(FILE, "target_token_argmax", rows * slices, threads, args, defines=defines)
+        bests = scratch("bests", large[0], "uint64", zeros=True)
+        start("target_token_argmax", large, logits, *results, bests, tickets, *sizes, large[0])
         return
-    scale = np.float32(math.log2(math.e) / temperature)
-    segments = [scratch(n, slices * _SEGMENTS, d) for n, d in _SEGMENT_ARRAYS]
+    scale, share = np.float32(math.log2(math.e) / temperature), np.float64(top_p)
+    segments = [scratch(n, small[0] * _SEGMENTS, d) for n, d in _SEGMENT_ARRAYS]
     states = scratch("states", _NUCLEUS, "uint64")
-    drawn = (logits, uniforms, *results, *segments, tickets, states, *sizes)
+    drawn = (logits, uniforms, *results, *segments, tickets, states, *sizes, small[0])
     if top_p == 1:
-        start("target_token_draw", *drawn, 0, scale)
+        start("target_token_draw", small, *drawn, 0, scale)
         return
     if dtype == "bfloat16":
-        totals = scratch("counts", _WORDS, "uint32", zeros=True) if slices > 1 else None
-        start("target_token_counts", logits, tickets, states, totals, *sizes, scale, np.float64(top_p))
+        totals = scratch("counts", _WORDS, "uint32", zeros=True) if large[0] > 1 else None
+        args = (logits, tickets, states, totals, *sizes, large[0], scale, share)
+        start("target_token_counts", large, *args)
     else:
-        start("target_token_draw", *drawn, 1, scale)
+        start("target_token_draw", small, *drawn, 1, scale)
         totals = scratch("totals", _BINS, "uint64", zeros=True)
         rounds = 3 if dtype == "float32" else 2
         for number in range(rounds):
-            where = (number, rounds, scale, np.float64(top_p))
-            start("target_token_nucleus", logits, tickets, states, totals, *sizes, *where)
-    start("target_token_draw", *drawn, 2, scale)
+            args = (logits, tickets, states, totals, *sizes, small[0], number, rounds, scale, share)
+            start("target_token_nucleus", small, *args)
+    start("target_token_draw", small, *drawn, 2, scale)
 
 
 _SEGMENT_ARRAYS = (("peaks", "float32"), ("sums", "float32"), ("ties", "int32"))
 
 
-def count_slices(rows: int, chunks: int, multiprocessors: int) -> int:
-    """Return in how many slices to cut a row: enough blocks for the card, none shorter than a tile."""
+def cut_small(rows: int, chunks: int, multiprocessors: int) -> tuple[int, int]:
+    """Return in how many slices to cut a row and threads of a block: enough blocks, none without a tile."""
     tiles = -(-chunks // (_THREADS * _UNROLL))
-    return max(1, min(tiles, 4 * multiprocessors // rows, _SLICES))
+    return max(1, min(tiles, 4 * multiprocessors // rows, _SLICES)), _THREADS
 
 
-def cut_argmax(rows: int, chunks: int, multiprocessors: int) -> tuple[int, int]:
-    """Return in how many slices, a power of 2, to cut a row, and the threads of a block.
+def cut_large(rows: int, chunks: int, multiprocessors: int) -> tuple[int, int]:
+    """Return the same for argmax and counts; slices are a power of 2.
 
-    Few rows: blocks as large as a multiprocessor, because what they say to each other takes time.
+    Few rows get blocks as large as a multiprocessor, because what blocks say to each other takes time.
     """
     few = rows <= multiprocessors
     threads = _MOST_THREADS if few and chunks > _THREADS * _UNROLL else _THREADS

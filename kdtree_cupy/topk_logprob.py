@@ -27,7 +27,12 @@ FILE = "topk_logprob.cu"
 MAX_VOCAB = 1 << 20
 """Largest vocabulary that kernels take: ids have 20 bits in the numbers that they sort."""
 
-_THREADS, _UNROLL, _SLICES, _RESIDENT = 256, 5, 32, 4  # KD_TOPK_*, KD_ROW_SLICES of the kernels; a test compares
+_THREADS, _UNROLL, _SLICES, _RESIDENT = (
+    256,
+    5,
+    32,
+    4,
+)  # KD_TOPK_*, KD_ROW_SLICES of the kernels; a test compares
 _MOST_ROOM = 8192
 DYNAMIC_SHARED = {"topk_logprob_v2": 8 * (_MOST_ROOM + 2 * MAX_WIDTH)}
 """Most dynamic shared memory of each kernel, in bytes."""

@@ -1,6 +1,6 @@
 // target_counts.cuh: the least logit that top-p keeps, from how often each bfloat16 value occurs.
 //
-// A row of bfloat16 logits has few distinct values: a bin for each magnitude from 2^-13 to 2^8 and sign.  One pass counts
+// A row of bfloat16 logits has few distinct values: a bin for each magnitude from 2^-16 to 2^8 and sign.  One pass counts
 // them; masses, their total and the value at which top_p is reached follow from the counts, with integers, in any order.
 // Bins at the ends and around 0 hold several values: if they matter, the row is looked at again, digit by digit.
 #ifndef KD_TARGET_COUNTS_CUH
@@ -8,18 +8,17 @@
 
 #include "target_nucleus.cuh"
 
-#define KD_COUNT_LOW 0x3900                     // bfloat16 bits of 2^-13
-#define KD_COUNT_SIDE (21 * 128)                // magnitudes with a bin
-#define KD_COUNT_BINS (2 * KD_COUNT_SIDE)       // negative numbers, rising, then positive ones
-#define KD_COUNT_WORDS 5632                     // bins, then whether the row is bad; a multiple of the threads
-#define KD_COUNT_EACH (KD_COUNT_BINS / KD_TARGET_THREADS)
+#define KD_COUNT_THREADS 1024              // most threads of a block; their number divides the bins
+#define KD_COUNT_LOW 0x3780                // bfloat16 bits of 2^-16
+#define KD_COUNT_SIDE (24 * 128)           // magnitudes with a bin
+#define KD_COUNT_BINS (2 * KD_COUNT_SIDE)  // negative numbers, rising, then positive ones
+#define KD_COUNT_WORDS 6148                // bins, then whether the row is bad; a multiple of 4
 #define KD_COUNT_UNROLL 5
-#define KD_COUNT_UNIT 40                        // masses are counted in units of 2^-40 of the largest
+#define KD_COUNT_UNIT 40                   // masses are counted in units of 2^-40 of the largest
 
 struct __align__(16) CountMemory {
     unsigned counts[KD_COUNT_WORDS];
-    unsigned long long sums[KD_TARGET_WARPS];
-    float floats[KD_TARGET_WARPS];
+    unsigned long long sums[KD_COUNT_THREADS / 32];
     int bin, peak_bin, unclear;
     unsigned long long above;
 };
@@ -82,22 +81,22 @@ __device__ __forceinline__ void count_values(const RowCut& cut, int part, CountM
     const int t = thread_number(), each = ceil_div(cut.row.chunks, cut.slices);
     const int first = min(part * each, cut.row.chunks), end = min(first + each, cut.row.chunks);
     unsigned char* zero = reinterpret_cast<unsigned char*>(memory.counts + KD_COUNT_SIDE);
-    for (int i = t; i < KD_COUNT_WORDS; i += KD_TARGET_THREADS) memory.counts[i] = 0;
+    for (int i = t; i < KD_COUNT_WORDS; i += int(blockDim.x)) memory.counts[i] = 0;
     __syncthreads();
     bool bad = false;
 #pragma unroll 1
-    for (int base = first + t; base < end; base += KD_TARGET_THREADS * KD_COUNT_UNROLL) {
+    for (int base = first + (t & ~31) * KD_COUNT_UNROLL + lane_id(); base < end; base += int(blockDim.x) * KD_COUNT_UNROLL) {
         uint4 tile[KD_COUNT_UNROLL];
 #pragma unroll
-        for (int u = 0; u < KD_COUNT_UNROLL; ++u) tile[u] = cut.row.read(base + u * KD_TARGET_THREADS, end);
+        for (int u = 0; u < KD_COUNT_UNROLL; ++u) tile[u] = cut.row.read(base + u * 32, end);
         if (!cut.row.whole()) {
 #pragma unroll
-            for (int u = 0; u < KD_COUNT_UNROLL; ++u) cut.row.hide(tile[u], base + u * KD_TARGET_THREADS);
+            for (int u = 0; u < KD_COUNT_UNROLL; ++u) cut.row.hide(tile[u], base + u * 32);
         }
 #pragma unroll
         for (int u = 0; u < KD_COUNT_UNROLL; ++u) {
             bad |= !(chunk_top(tile[u]) < KD_INFINITY);
-            if (base + u * KD_TARGET_THREADS >= end) continue;
+            if (base + u * 32 >= end) continue;
             ValueCount::add(zero, tile[u].x), ValueCount::add(zero, tile[u].y);
             ValueCount::add(zero, tile[u].z), ValueCount::add(zero, tile[u].w);
         }
@@ -109,7 +108,7 @@ __device__ __forceinline__ void count_values(const RowCut& cut, int part, CountM
 // All threads: add this block's counts to the row's.
 __device__ __forceinline__ void add_counts(const CountMemory& memory, unsigned* totals)
 {
-    for (int i = thread_number(); i < KD_COUNT_WORDS; i += KD_TARGET_THREADS)
+    for (int i = thread_number(); i < KD_COUNT_WORDS; i += int(blockDim.x))
         if (memory.counts[i]) atomicAdd(&totals[i], memory.counts[i]);
 }
 
@@ -118,20 +117,19 @@ __device__ __forceinline__ void take_counts(CountMemory& memory, unsigned* total
 {
     uint4* from = reinterpret_cast<uint4*>(totals);
     uint4* to = reinterpret_cast<uint4*>(memory.counts);
-#pragma unroll
-    for (int i = 0; i < KD_COUNT_WORDS / 4; i += KD_TARGET_THREADS) {
-        const int at = i + thread_number();
-        if (at < KD_COUNT_WORDS / 4) to[at] = __ldcg(&from[at]), from[at] = make_uint4(0, 0, 0, 0);
-    }
+#pragma unroll 2
+    for (int i = thread_number(); i < KD_COUNT_WORDS / 4; i += int(blockDim.x))
+        to[i] = __ldcg(&from[i]), from[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
 }
 
 // All threads, the counts of the whole row in memory: what top_p keeps; or memory.unclear is set.
 __device__ inline Nucleus kept_by_counts(CountMemory& memory, const Mass& mass, double top_p)
 {
-    const int t = thread_number(), top = KD_COUNT_BINS - 1 - t * KD_COUNT_EACH;  // this thread's bins, from the top
+    const int t = thread_number(), each = KD_COUNT_BINS / int(blockDim.x);
+    const int top = KD_COUNT_BINS - 1 - t * each;  // this thread's bins, from the top
     int first = -1;
-    for (int j = 0; j < KD_COUNT_EACH; ++j) {
+    for (int j = 0; j < each; ++j) {
         if (first < 0 && memory.counts[top - j]) first = top - j;
     }
     if (t == 0) memory.peak_bin = -1, memory.bin = -1, memory.unclear = memory.counts[KD_COUNT_BINS] != 0;
@@ -142,14 +140,14 @@ __device__ inline Nucleus kept_by_counts(CountMemory& memory, const Mass& mass, 
     const float peak = ValueCount::value(max(peak_bin, 0));
     const float units = float(1ull << KD_COUNT_UNIT);
     unsigned long long sum = 0, total;
-    for (int j = 0; j < KD_COUNT_EACH; ++j) {
+    for (int j = 0; j < each; ++j) {
         const unsigned count = memory.counts[top - j];
         if (count) sum += count * (unsigned long long)(mass.of(ValueCount::value(top - j), peak) * units);
     }
     unsigned long long before = sum_before(sum, memory.sums, total);
     const unsigned long long wanted = (unsigned long long)ceil(top_p * double(total));
     if (before < wanted && wanted <= before + sum) {
-        for (int j = 0; j < KD_COUNT_EACH; ++j) {
+        for (int j = 0; j < each; ++j) {
             const unsigned count = memory.counts[top - j];
             if (count == 0) continue;
             const unsigned long long own = count * (unsigned long long)(mass.of(ValueCount::value(top - j), peak) * units);
@@ -162,7 +160,7 @@ __device__ inline Nucleus kept_by_counts(CountMemory& memory, const Mass& mass, 
     if (t == 0) {
         // What bins of several values may add to the error: their mass times how far it may be off.
         const float around = float(memory.counts[KD_COUNT_SIDE]) + float(memory.counts[KD_COUNT_SIDE - 1]);
-        const float off = around * mass.of(0.0f, peak) * 0x1p-13f * mass.scale;
+        const float off = around * mass.of(0.0f, peak) * 0x1p-16f * mass.scale;
         const float end = memory.counts[0] ? float(memory.counts[0]) * mass.of(ValueCount::value(0), peak) : 0.0f;
         if (!ValueCount::single(peak_bin) || bin < 0 || !ValueCount::single(bin)) memory.unclear = 1;
         if (!(off + end <= 1e-7f * float(double(total) / double(1ull << KD_COUNT_UNIT)))) memory.unclear = 1;

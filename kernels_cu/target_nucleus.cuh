@@ -16,7 +16,7 @@ static_assert(sizeof(Nucleus) == 8 * KD_NUCLEUS_WORDS, "a state is four words");
 
 struct MassBins {
     unsigned masses[KD_MASS_BINS];
-    unsigned long long scratch[KD_TARGET_WARPS];
+    unsigned long long scratch[32];
     unsigned long long above;
     int digit;
 };
@@ -39,12 +39,12 @@ __device__ inline void count_masses(const RowCut& cut, int part, MassBins& bins,
     float low = key_value(own.prefix);
     if (digit.settled == 32 && 1.0 - top_p > 1e-5 && mass.scale < 1e5f)
         low = own.peak + __fdiv_rn(log2f(float(0.5 * (1.0 - top_p)) * own.total / float(cut.row.valid)), mass.scale);
-    for (int i = t; i < KD_MASS_BINS; i += KD_TARGET_THREADS) bins.masses[i] = 0;
+    for (int i = t; i < KD_MASS_BINS; i += int(blockDim.x)) bins.masses[i] = 0;
     __syncthreads();
-    for (int base = first + t; base < end; base += KD_TARGET_THREADS * KD_UNROLL) {
+    for (int base = first + t; base < end; base += int(blockDim.x) * KD_UNROLL) {
         uint4 tile[KD_UNROLL];
 #pragma unroll
-        for (int u = 0; u < KD_UNROLL; ++u) tile[u] = cut.row.load(base + u * KD_TARGET_THREADS, end);
+        for (int u = 0; u < KD_UNROLL; ++u) tile[u] = cut.row.load(base + u * int(blockDim.x), end);
 #pragma unroll
         for (int u = 0; u < KD_UNROLL; ++u) {
             if (!(chunk_top(tile[u]) >= low)) continue;
@@ -53,14 +53,14 @@ __device__ inline void count_masses(const RowCut& cut, int part, MassBins& bins,
                 const float x = element(tile[u], j);
                 const unsigned long long key = order_key(x);
                 if (!(x >= low) || key >> digit.settled != prefix >> digit.settled) continue;
-                const unsigned hash = unsigned(cut.row.id(base + u * KD_TARGET_THREADS) + j) * 2654435769u >> 8;
+                const unsigned hash = unsigned(cut.row.id(base + u * int(blockDim.x)) + j) * 2654435769u >> 8;
                 const unsigned units = __float2uint_rd(fmaf(mass.of(x, own.peak), unit, float(hash) * 0x1p-24f));
                 if (units) atomicAdd(&bins.masses[unsigned(key >> digit.shift) & (KD_MASS_BINS - 1)], units);
             }
         }
     }
     __syncthreads();
-    for (int i = t; i < KD_MASS_BINS && totals; i += KD_TARGET_THREADS) {
+    for (int i = t; i < KD_MASS_BINS && totals; i += int(blockDim.x)) {
         if (bins.masses[i]) atomicAdd(&totals[i], (unsigned long long)bins.masses[i]);
     }
 }
@@ -73,9 +73,9 @@ __device__ inline void next_digit(MassBins& bins, unsigned long long* totals, Nu
     const int t = thread_number(), top = KD_MASS_BINS - 1 - t * each;
     const Nucleus own = state;
     const unsigned long long wanted = (unsigned long long)ceil(top_p * KD_MASS_UNITS);
-    unsigned long long masses[each], sum = 0, total;
+    unsigned long long masses[each] = {}, sum = 0, total;
 #pragma unroll
-    for (int j = 0; j < each; ++j) {
+    for (int j = 0; j < each && t < KD_TARGET_THREADS; ++j) {
         masses[j] = totals ? __ldcg(&totals[top - j]) : bins.masses[top - j];
         if (totals) totals[top - j] = 0;
         sum += masses[j];
@@ -103,7 +103,7 @@ __device__ inline void next_digit(MassBins& bins, unsigned long long* totals, Nu
 __device__ __noinline__ void nucleus_of_row(MassBins& bins, LogitRow row, Nucleus& state, int rounds, float scale, double top_p)
 {
     const Mass mass(scale);
-    const PeakSum own = careful_sum(row, thread_number(), row.chunks, KD_TARGET_THREADS, scale);
+    const PeakSum own = careful_sum(row, thread_number(), row.chunks, int(blockDim.x), scale);
     float* scratch = reinterpret_cast<float*>(bins.scratch);
     const float peak = block_max(own.peak, scratch);
     const float total = block_sum(own.sum == 0.0f ? 0.0f : own.sum * mass.of(own.peak, peak), scratch);

@@ -15,7 +15,7 @@
 // Launch     target_token_v1: grid b, block 256, dynamic shared 0
 // Launch     target_token_argmax: grid b * N * slices, block KD_ARGMAX_THREADS, dynamic shared 0; or less threads
 // Launch     target_token_draw: grid b * N * slices, block KD_TARGET_THREADS, dynamic shared 0
-// Launch     target_token_counts: grid b * N * slices, block KD_TARGET_THREADS, dynamic shared 0; bfloat16 only
+// Launch     target_token_counts: grid b * N * slices, block KD_COUNT_THREADS, dynamic shared 0; or less, bfloat16 only
 // Launch     target_token_nucleus: grid b * N * slices, block KD_TARGET_THREADS, dynamic shared 0
 // Aliasing   outputs overlap nothing; launches that share scratch must not overlap in time
 // Numerics   argmax is exact, lowest id first.  Draws: float32 sums in an order that sizes fix; an edge between two ids
@@ -139,7 +139,7 @@ target_token_draw(const KD_LOGIT* __restrict__ logits, const float* __restrict__
     if (t == 0) tokens[number] = token;
 }
 
-extern "C" __global__ void __launch_bounds__(KD_TARGET_THREADS, 4)
+extern "C" __global__ void __launch_bounds__(KD_COUNT_THREADS, 1)
 target_token_counts(const KD_LOGIT* __restrict__ logits, unsigned long long* tickets, unsigned long long* states,
     unsigned* totals, int nodes, int vocab, int valid, int slices, float scale, double top_p)
 {

@@ -1,4 +1,4 @@
-"""Kernels that guess from a part of a row: when the guess suffices, and that nothing changes when it fails."""
+"""Kernels that guess from part of a row: when the guess suffices, and that nothing changes if it fails."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from conftest import assert_same, library_of
 from tolerances import assert_logprobs
 
 import kdtree_cupy as kd
-from kdtree_cupy.library.host_run import KernelFault
 from kdtree_cupy.library import KernelLibrary
+from kdtree_cupy.library.host_run import KernelFault
 
 BACKENDS = ("host", "cuda")
 KERNELS = Path(__file__).parents[1] / "kernels_cu"
@@ -43,9 +43,7 @@ def refuses(file: str, function: str) -> KernelLibrary:
 
 
 def test_the_shapes_are_cut_as_their_names_say():
-    cuts = {
-        name: topk["cut_rows"](rows, -(-vocab // 8), 2, 64) for name, (rows, vocab) in SHAPES.items()
-    }
+    cuts = {name: topk["cut_rows"](rows, -(-vocab // 8), 2, 64) for name, (rows, vocab) in SHAPES.items()}
     assert {name: (cut.slices > 1, cut.tiles > 1) for name, cut in cuts.items()} == {
         "a tile a slice": (True, False), "tiles": (False, True), "slices of tiles": (True, True),
     }  # fmt: skip
@@ -98,8 +96,6 @@ KINDS = ("one run of ids", "one part", "no part but one", "few finite", "some fi
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_rows_that_mislead_the_sample(backend, shape, kind, k):
-    if backend.name == "host" and k == 1024 and kind in ("rising", "falling", "one run of ids"):
-        pytest.skip("seconds; run on a GPU")
     assert_topk(backend, adversarial(kind, *shape, k), k)
 
 
@@ -124,7 +120,9 @@ def test_one_bad_element_in_any_tile(backend, shape, bad):
         assert got.ids[0, -1].tolist() == list(range(8)) and not np.isnan(got.logprobs[0, :-1]).any()
 
 
-@pytest.mark.parametrize(("vocab", "k"), [(1, 1), (7, 7), (257, 257), (1023, 1023), (1024, 1024), (9001, 1024)])
+@pytest.mark.parametrize(
+    ("vocab", "k"), [(1, 1), (7, 7), (257, 257), (1023, 1023), (1024, 1024), (9001, 1024)]
+)
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16])
 def test_many_ranks_of_a_small_vocabulary(backend, vocab, k, dtype):
     logits = np.random.default_rng(vocab).standard_normal((2, 2, vocab)).astype(dtype)
@@ -136,7 +134,9 @@ def test_many_ranks_of_a_small_vocabulary(backend, vocab, k, dtype):
 
 
 def assert_tokens(library, backend, logits, **options):
-    got = kd.target_token(backend.to(logits), library=library, **{k: backend.to(v) for k, v in options.items()})
+    got = kd.target_token(
+        backend.to(logits), library=library, **{k: backend.to(v) for k, v in options.items()}
+    )
     assert_same(backend.back(got), kd.target_token(logits, library=REFERENCE, **options))
 
 
@@ -182,7 +182,9 @@ def test_many_rows_have_a_block_each(backend):
     assert_tokens(backend.library, backend, logits, temperature=1.0, top_p=0.8, uniforms=uniforms)
 
 
-@pytest.mark.parametrize(("kind", "clear"), [("plain", True), ("wide", True), ("beyond the bins", False), ("zeros", False)])
+@pytest.mark.parametrize(
+    ("kind", "clear"), [("plain", True), ("wide", True), ("beyond the bins", False), ("zeros", False)]
+)
 def test_counts_suffice_for_ordinary_rows(kind, clear):
     library = refuses("target_nucleus.cuh", "nucleus_of_row")
     options = {"temperature": 1.0, "top_p": 0.9, "uniforms": np.float32([[0.1, 0.5, 0.8]])}
