@@ -25,7 +25,7 @@
 
 typedef unsigned long long Composite;
 
-// max of two numbers, NaN if either is.
+// max of two numbers; the NaN without sign if either is NaN.
 __device__ __forceinline__ float larger(float a, float b)
 {
 #ifdef __CUDACC_RTC__
@@ -33,7 +33,7 @@ __device__ __forceinline__ float larger(float a, float b)
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
     return c;
 #else
-    return a != a ? a : b != b ? b : a < b ? b : a;
+    return a != a || b != b ? KD_NAN : a < b ? b : a;
 #endif
 }
 

@@ -11,9 +11,15 @@
 
 #define KD_TOPK_THREADS KD_SELECT_THREADS
 #define KD_TOPK_UNROLL 5                     // chunks of a part that a thread holds
-#define KD_TOPK_RESIDENT (KD_PACK == 8 ? 4 : 3)  // blocks of a multiprocessor
-#define KD_TOO_MANY (1 << 20)
 #define KD_TOPK_FEW (KD_TOPK_THREADS / 4)    // up to this rank the largest elements of threads stand for all
+
+#define KD_TOO_MANY (1 << 20)
+// Blocks of a multiprocessor: four where that does not spill registers.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define KD_TOPK_RESIDENT 3
+#else
+#define KD_TOPK_RESIDENT (KD_PACK == 8 ? 4 : 3)
+#endif
 
 struct SliceMemory {
     Counts counts;
