@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import checks, stage_run, stage_scratch
+from . import checks, stage_run, stage_scratch, topk_logprob_cut
 from .library import arrays
 from .library.resolve import Run, resolve
 from .limits import MAX_WIDTH
@@ -27,14 +27,7 @@ FILE = "topk_logprob.cu"
 MAX_VOCAB = 1 << 20
 """Largest vocabulary that kernels take: ids have 20 bits in the numbers that they sort."""
 
-_THREADS, _UNROLL, _SLICES, _RESIDENT = (
-    256,
-    5,
-    32,
-    4,
-)  # KD_TOPK_*, KD_ROW_SLICES of the kernels; a test compares
-_MOST_ROOM = 8192
-DYNAMIC_SHARED = {"topk_logprob_v2": 8 * (_MOST_ROOM + 2 * MAX_WIDTH)}
+DYNAMIC_SHARED = {"topk_logprob_v2": 8 * (topk_logprob_cut.MOST_ROOM + 2 * MAX_WIDTH)}
 """Most dynamic shared memory of each kernel, in bytes."""
 
 CXX = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
@@ -185,7 +178,7 @@ def launch(
         )
         return
     pack = 16 // arrays.numpy_dtype(arrays.handle(logits).dtype).itemsize
-    cut = cut_rows(rows, -(-valid // pack), stage_scratch.multiprocessors(run.device), k)
+    cut = topk_logprob_cut.cut_rows(rows, -(-valid // pack), stage_scratch.multiprocessors(run.device), k)
     lists = rows * cut.slices
     stream = stage_scratch.current_stream(run, logits)
     candidates = stage_scratch.take(run, stream, "topk_candidates", lists * cut.room, "uint64")
@@ -193,45 +186,11 @@ def launch(
     tickets = stage_scratch.take(run, stream, "topk_tickets", rows + batch, "uint64", zeros=True)
     scales = (np.float32(math.log2(math.e) / temperature), np.float32(temperature))
     run.launch(
-        FILE, "topk_logprob_v2", lists, _THREADS,
+        FILE, "topk_logprob_v2", lists, topk_logprob_cut.THREADS,
         (logits, vocab_map, *results, candidates, parts, tickets, depth, vocab, valid,
          cut.slices, cut.tiles, cut.group, k, cut.rank, cut.room, cut.best, *scales),
         shared_bytes=8 * (cut.slices * cut.room + cut.best), defines=defines,
     )  # fmt: skip
-
-
-class RowCut(NamedTuple):
-    """How rows are divided: slices a row, tiles a slice, and what is listed of them.
-
-    Chunks are dealt to the parts of a row in runs of ``2**group``.  A slice lists up to ``room`` elements:
-    those that reach the element number ``rank`` of its first tile.  ``best`` elements are sorted at the end.
-    """
-
-    slices: int
-    tiles: int
-    group: int
-    rank: int
-    room: int
-    best: int
-
-
-def cut_rows(rows: int, chunks: int, multiprocessors: int, k: int) -> RowCut:
-    """Return how to cut rows of so many chunks: enough blocks for the card, none with less than a tile.
-
-    A part of the row has ``k / parts`` of its k best on average.  Five standard deviations more are listed,
-    so that one row in a million or so must be looked at again.
-    """
-    parts = max(1, -(-chunks // (_THREADS * _UNROLL)))
-    slices = max(1, min(parts, _RESIDENT * multiprocessors // rows, _SLICES))
-    tiles = -(-parts // slices)
-    share = k / (slices * tiles)
-    rank = math.ceil(share + 5 * math.sqrt(share) + 4)
-    tops = _THREADS * (1 if rank <= _THREADS // 4 else _UNROLL)  # what the rank is counted among
-    reach = -tops * math.log1p(-min(rank / tops, 0.9))  # elements of a tile that reach it
-    spread = 1.5 if tiles == 1 else 1 + 5 / math.sqrt(rank)
-    room = min(max(math.ceil(spread * reach * tiles) + 24, 64), _MOST_ROOM // slices)
-    best = 1 << max(8, k.bit_length(), (room // 2 - 1).bit_length())
-    return RowCut(slices, tiles, 3 if tiles == 1 else 5, rank, room, min(best, 2 * MAX_WIDTH))
 
 
 def self_check(library: Any) -> None:

@@ -11,6 +11,7 @@ from conftest import assert_same, library_of
 from tolerances import assert_logprobs
 
 import kdtree_cupy as kd
+from kdtree_cupy import topk_logprob_cut as topk_cut
 from kdtree_cupy.library import KernelLibrary
 from kdtree_cupy.library.host_run import KernelFault
 
@@ -18,7 +19,6 @@ BACKENDS = ("host", "cuda")
 KERNELS = Path(__file__).parents[1] / "kernels_cu"
 REFERENCE = library_of("numpy")
 BFLOAT16 = ml_dtypes.bfloat16
-topk = kd.topk_logprob.__globals__
 
 SHAPES = {"a tile a slice": (2, 20_001), "tiles": (9, 50_001), "slices of tiles": (2, 100_003)}
 """Rows and vocabulary: how the host cuts them."""
@@ -43,7 +43,7 @@ def refuses(file: str, function: str) -> KernelLibrary:
 
 
 def test_the_shapes_are_cut_as_their_names_say():
-    cuts = {name: topk["cut_rows"](rows, -(-vocab // 8), 2, 64) for name, (rows, vocab) in SHAPES.items()}
+    cuts = {name: topk_cut.cut_rows(rows, -(-vocab // 8), 2, 64) for name, (rows, vocab) in SHAPES.items()}
     assert {name: (cut.slices > 1, cut.tiles > 1) for name, cut in cuts.items()} == {
         "a tile a slice": (True, False), "tiles": (False, True), "slices of tiles": (True, True),
     }  # fmt: skip
@@ -66,11 +66,11 @@ def adversarial(kind: str, rows: int, vocab: int, k: int) -> np.ndarray:
     if kind == "one run of ids":
         x[:, vocab // 3 : vocab // 3 + 2 * k] += 20
     elif kind == "one part":  # the best lie where one slice, or the sample of one, looks
-        cut = topk["cut_rows"](rows, -(-vocab // 8), 2, k)
+        cut = topk_cut.cut_rows(rows, -(-vocab // 8), 2, k)
         parts, run = cut.slices * cut.tiles, 8 << cut.group
         x[:, np.arange(vocab) // run % parts == 0] += 20
     elif kind == "no part but one":
-        cut = topk["cut_rows"](rows, -(-vocab // 8), 2, k)
+        cut = topk_cut.cut_rows(rows, -(-vocab // 8), 2, k)
         parts, run = cut.slices * cut.tiles, 8 << cut.group
         x[:, np.arange(vocab) // run % parts != 0] += 20
     elif kind == "few finite":

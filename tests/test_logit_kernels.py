@@ -13,6 +13,7 @@ from tolerances import assert_logprobs
 
 import kdtree_cupy as kd
 from kdtree_cupy import kv_commit_launch, stage_scratch
+from kdtree_cupy import topk_logprob_cut as topk_cut
 from kdtree_cupy.library import KernelLibrary, nvrtc, resolve
 from kdtree_cupy.library.report import shared_limit
 from kdtree_cupy.limits import MAX_NODES
@@ -197,10 +198,11 @@ def nvrtc_works() -> bool:
 def test_numbers_shared_with_the_sources():
     text = "\n".join(path.read_text() for path in KERNELS.glob("*.cu*"))
     macros = {name: int(value) for name, value in re.findall(r"#define (KD_\w+) (\d+)\s", text)}
+    cut = {f"_{name}": value for name, value in vars(topk_cut).items()}
     shared = {
-        "KD_SELECT": (topk, ("THREADS",)),
-        "KD_ROW": (topk, ("SLICES",)),
-        "KD_TOPK": (topk, ("UNROLL",)),
+        "KD_SELECT": (cut, ("THREADS",)),
+        "KD_ROW": (cut, ("SLICES",)),
+        "KD_TOPK": (cut, ("UNROLL",)),
         "KD": (target, ("UNROLL",)),
         "KD_TARGET": (target, ("THREADS", "SLICES")),
         "KD_COUNT": (target, ("WORDS",)),
