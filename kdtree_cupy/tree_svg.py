@@ -119,7 +119,7 @@ def _node(
 
 def tree_html(tree: DraftTree) -> str:
     """Return what a notebook shows for a tree: its text form and the drawing of the first request."""
-    head = f'<div style="font:12px ui-monospace,monospace;color:{INK}">{html.escape(repr(tree))}</div>'
+    head = f'<div style="font:12px ui-monospace,monospace">{html.escape(repr(tree))}</div>'
     if tree.batch == 0:
         return head
     more = (

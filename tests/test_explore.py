@@ -85,6 +85,15 @@ def test_a_long_trace_is_cut_to_whole_sequences(explorer):
     assert first_sequences(trace, 10_000) is trace
 
 
+def test_rounds_follow_each_other_through_all_sequences(explorer):
+    setting = Setting(budget=16)
+    seen, at = [], 0
+    while at is not None:
+        seen.append(at)
+        at = explorer.following(replace(setting, position=at))
+    assert seen == explorer.roots(setting).tolist()
+
+
 def test_masks_are_the_stages(explorer):
     tree = explorer.round(Setting(budget=48, position=33)).tree
     from kdtree_cupy.refs.masks import bool_mask
@@ -160,7 +169,7 @@ def test_widgets_follow_the_choices(explorer):
     c["temperature"].value = 1.3
     panel.wait()
     assert panel.setting == Setting(0, "ddtree", 48, 4, 2, 3, 1.3)
-    assert panel.parts["curves"].value == view.curves(explorer, panel.setting, explorer.costs[0], 1.0)
+    assert panel.parts["curves"].value == view.curves(explorer, panel.setting, explorer.costs[0], 1000.0)
     c["max_rank"].value, c["max_depth"].value, c["temperature"].value = 32, 15, 1.0
     panel.step(1)
     assert panel.setting.position == 4 + 1 + explorer.round(Setting(budget=48, position=4)).accepted

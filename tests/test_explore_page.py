@@ -114,6 +114,9 @@ def test_clicks(browser, explorer):
     browser.wait(f"kdtree.state.position === {4 + accepted + 1}")
     browser.click("#previous")
     browser.wait("kdtree.state.position === 4")
+    walk = "for (let last = -1; last !== state.position; step(1)) seen.push(last = state.position);"
+    seen = browser.run(f"(() => {{ const seen = []; state.position = 0; {walk} return seen; }})()")
+    assert seen == explorer.roots(Setting(budget=16)).tolist()
     browser.click("#budget", 0.99)
     browser.wait("kdtree.state.budget === 64 && document.querySelectorAll('#tree circle').length === 65")
     assert browser.run("document.querySelector('#budget-out').textContent") == "64"

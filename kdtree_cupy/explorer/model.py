@@ -154,6 +154,13 @@ class Explorer:
         at = min(int(np.searchsorted(curve.budgets, setting.budget)), curve.budgets.size - 1)
         return curve.rounds[at].root
 
+    def following(self, setting: Setting) -> int | None:
+        """Return the root of the round after this one, in the next sequence if need be; None at the end."""
+        found = setting.position + self.round(setting).accepted + 1
+        possible = self.positions(setting.trace)
+        later = possible[possible >= found]
+        return int(later[0]) if later.size else None
+
     def speedup(self, setting: Setting, cost: CostTable, context: float | None = None) -> np.ndarray:
         """Return predicted speedup over one-token steps at each budget of the curve."""
         curve = self.curve(setting)

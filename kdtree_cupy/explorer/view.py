@@ -18,7 +18,7 @@ def headline(explorer: Explorer, setting: Setting) -> str:
     place = f"sequence {s}, token {setting.position - int(trace.sequence_offsets[s])}"
     nodes = int(found.tree.counts[0]) - 1
     return (
-        f'<div style="font:14px system-ui,sans-serif;color:{INK}"><b style="color:{style.ORANGE}">'
+        f'<div style="font:14px system-ui,sans-serif"><b style="color:{style.ORANGE}">'
         f"{found.accepted} drafts accepted</b> of {nodes}; the tree expected {found.expected:.2f} tokens, this round "
         f'commits {found.accepted + 1} <span style="color:{SOFT}">({html.escape(trace.name)}, {place})</span></div>'
     )

@@ -6,8 +6,6 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from . import view
 from .model import Explorer, Setting
 
@@ -47,7 +45,9 @@ class Panel:
         self.before, self.after = w.Button(description="previous round"), w.Button(description="next round")
         self.before.on_click(lambda _: self.step(-1))
         self.after.on_click(lambda _: self.step(1))
-        rows = [list(self.controls.values())[i : i + 4] for i in range(0, len(self.controls), 4)]
+        for control in self.controls.values():
+            control.style.description_width = "84px"
+        rows = [list(self.controls.values())[i : i + 3] for i in range(0, len(self.controls), 3)]
         left = w.VBox([self.parts["tree"]], layout=w.Layout(flex="3 1 420px", min_width="0"))
         right = w.VBox([self.parts["mask"], self.parts["curves"]], layout=w.Layout(flex="1 1 390px"))
         wrap = w.Layout(flex_flow="row wrap")
@@ -85,7 +85,9 @@ class Panel:
                 readout_format=".1f", **late,
             ),
             "cost": w.Dropdown(options=costs, value=costs[0][1], description="cost table"),
-            "context": w.Dropdown(options=self._contexts(0), description="context"),
+            "context": w.Dropdown(
+                options=self._contexts(0), value=self._usual_context(0), description="context"
+            ),
         }  # fmt: skip
         made["temperature"].tooltip = "of the drafter's rows; the target's is the trace's"
         return made
@@ -100,17 +102,22 @@ class Panel:
             else [("-", None)]
         )
 
+    def _usual_context(self, cost: int) -> float | None:
+        """Return the context that a table was made for, if it is one to choose."""
+        have = [value for _, value in self._contexts(cost)]
+        table = self.explorer.costs[cost] if 0 <= cost < len(self.explorer.costs) else None
+        return table.default_context if table is not None and table.default_context in have else have[0]
+
     def step(self, direction: int) -> None:
-        """Go to the next or the previous round of this setting's replay."""
-        roots = self.explorer.roots(self.setting)
-        here = self.setting.position
+        """Go to the round that follows this one, or to the last round of the replay before it."""
         if direction > 0:
-            found = here + 1 + self.explorer.round(self.setting).accepted
-            at = int(np.searchsorted(roots, found if found in roots else here + 1))
+            found = self.explorer.following(self.setting)
         else:
-            at = int(np.searchsorted(roots, here)) - 1
-        if 0 <= at < roots.size:
-            self.controls["position"].value = int(roots[at])
+            before = self.explorer.roots(self.setting)
+            before = before[before < self.setting.position]
+            found = int(before[-1]) if before.size else None
+        if found is not None:
+            self.controls["position"].value = found
 
     def _changed(self, change: Any) -> None:
         if self._quiet:
@@ -137,6 +144,7 @@ class Panel:
             c["budget"].value = kept
         if owner is c["cost"]:
             c["context"].options = self._contexts(c["cost"].value)
+            c["context"].value = self._usual_context(c["cost"].value)
         k, d = c["max_rank"].value, c["max_depth"].value
         self.setting = Setting(
             c["trace"].value, c["policy"].value, c["budget"].value, c["position"].value,

@@ -342,9 +342,13 @@ function read(hash) {
     else if (key === "policy") state.policy = value;
 }
 function step(direction) {
-  const at = DATA.budgets.indexOf(state.budget), roots = replay(state)[at].roots, here = state.position;
-  const next = direction > 0 ? roots.find((r) => r > here) : roots.filter((r) => r < here).pop();
-  if (next !== undefined) { state.position = next; draw(); }
+  const t = DATA.traces[state.trace], here = state.position;
+  let next = replay(state)[DATA.budgets.indexOf(state.budget)].roots.filter((r) => r < here).pop();
+  if (direction > 0) {
+    next = here + treeAt(t, here, state, state.budget).path.length;
+    while (t.offsets.includes(next + 1)) next++;       // no round starts at the last token of a sequence
+  }
+  if (next < t.tokens.length) { state.position = next; draw(); }
 }
 let asked = false;
 function later() {
