@@ -87,6 +87,11 @@ class KernelLibrary(Compiler):
         folders = ", ".join(map(str, self.sources.folders)) or "package"
         return f"KernelLibrary(source={folders}, backend={self.backend!r}, arch={self.arch!r})"
 
+    @property
+    def loaded_files(self) -> frozenset[str]:
+        """Names of the ``.cu`` files of which a kernel has been loaded to run."""
+        return frozenset(key[0] for key in self._kernels)
+
     def kernel(
         self,
         file: str,
