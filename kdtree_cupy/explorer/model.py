@@ -72,10 +72,8 @@ class Curve(NamedTuple):
 
 def default_policies() -> tuple[str, ...]:
     """Return the policies whose trees are nested, so that one build answers all budgets."""
-    nested = [
-        n for n, p in POLICIES.items() if getattr(p, "nested", False) and not getattr(p, "adaptive", False)
-    ]
-    return tuple(nested)
+    usable = {n for n, p in POLICIES.items() if getattr(p, "nested", False) and not hasattr(p, "adaptive")}
+    return tuple(name for name in POLICIES if name in usable)
 
 
 class Explorer:
