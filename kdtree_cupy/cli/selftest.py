@@ -60,6 +60,6 @@ def _print(record: dict) -> None:
             else "exact" * result["ok"]
         )
         clock = "" if result["us"] is None else f"{result['us']:10.1f} us a call"
-        click.echo(f"{state:6} {stage:13} {result['cases']} cases, {error:38} {clock}")
+        click.echo(f"{state:6} {stage:15} {result['cases']} cases, {error:38} {clock}")
         if result["problem"]:
             click.echo(f"       {printable(result['problem'])}")
