@@ -45,6 +45,7 @@
         const shared_address rows = unit(at) + ((lane & 7) + (lane >> 4) * 8) * L::pitch;
         const shared_address latent = rows + quarter * L::latent + (lane >> 3 & 1) * 16;
         unsigned k[4], low[2], high[2];      // low: KV rows 0..7 of the unit
+        constexpr int shift = GROUPS == 1 ? -1 : 1;   // when the softmax of the unit before is done: as registers allow
 #pragma unroll
         for (int step = 0; step < steps; ++step) {
             if (step % 2 == 0) ldmatrix_x4(k, latent + 16 * step);
@@ -54,7 +55,7 @@
                 mma_m16n8k16<T>(s[m][0], q[m][step], low[0], low[1]);
                 mma_m16n8k16<T>(s[m][1], q[m][step], high[0], high[1]);
             }
-            between(step + 1);   // its parts a step earlier than elsewhere: fewer registers at the end
+            if (step + shift >= 0) between(step + shift);
         }
         if constexpr (Row::scaled) {
 #pragma unroll
@@ -81,6 +82,7 @@
                 mma_m16n8k16<T>(s[m][1], a, high[0], high[1]);
             }
         }
+        if (shift < 0) between(steps - 1);
     }
 
     __device__ __forceinline__ void multiply_pv_fp8(int at, int turn)
@@ -109,7 +111,7 @@
         for (int c = 0; c < columns / 2; ++c) {          // 16 columns
             if (c % 2 == 0 && c + 2 < columns / 2) ldmatrix_x4_trans(v[(c / 2 + 1) & 1], rows + 16 * (c + 2));
             const unsigned(&now)[4] = v[c / 2 & 1];
-            widen_e4m3(now[2 * (c % 2)], low[0], low[1]), widen_e4m3(now[2 * (c % 2) + 1], high[0], high[1]);
+            widen_e4m3<false>(now[2 * (c % 2)], low[0], low[1]), widen_e4m3<false>(now[2 * (c % 2) + 1], high[0], high[1]);
 #pragma unroll
             for (int m = 0; m < MT; ++m) {
                 mma_m16n8k16<T>(o[m][2 * c], p[m], low[0], high[0]);

@@ -52,7 +52,9 @@ struct PlainNumbers {
     __device__ __forceinline__ float operator[](int i) const { return e4m3_value(row[i]) * scale; }
 };
 
-// Four e4m3 numbers of a word as pairs of bfloat16, exactly: bytes 0 and 2, bytes 1 and 3.  NaN stays NaN.
+// Four e4m3 numbers of a word as pairs of bfloat16, exactly: bytes 0 and 2, bytes 1 and 3.  NaN stays NaN, or, with
+// keep_nan false, may become 480: for values, whose score is NaN already.
+template <bool keep_nan = true>
 __device__ __forceinline__ void widen_e4m3(unsigned word, unsigned& even, unsigned& odd)
 {
 #if !defined(__CUDACC_RTC__)
@@ -74,7 +76,8 @@ __device__ __forceinline__ void widen_e4m3(unsigned word, unsigned& even, unsign
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const unsigned bits = (pairs[i] & 0x80008000u) | (pairs[i] >> 4 & 0x07f007f0u);
-        asm("{ .reg .b32 x, far; fma.rn.bf16x2 x, %1, %2, %4; fma.rn.bf16x2 far, x, %3, x; fma.rn.bf16x2 %0, far, %4, x; }"
+        if constexpr (!keep_nan) asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out[i]) : "r"(bits), "r"(power_120), "r"(0));
+        else asm("{ .reg .b32 x, far; fma.rn.bf16x2 x, %1, %2, %4; fma.rn.bf16x2 far, x, %3, x; fma.rn.bf16x2 %0, far, %4, x; }"
             : "=r"(out[i]) : "r"(bits), "r"(power_120), "r"(overflow), "r"(0));
     }
     even = out[0], odd = out[1];
