@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .library import Run
 
 Array = Any
-FILE = "verify_attn_fp8.cu"
+FILE, FILE_SM90 = "verify_attn_fp8.cu", "verify_attn_fp8_sm90.cu"
 UNIT = 16
 LEAST_STAGES, MOST_STAGES = 5, 8
 """Units in the ring: 64 rows of Q pass through it on their way to registers."""
@@ -34,12 +34,29 @@ class Variant(NamedTuple):
     groups: int
 
     @property
+    def warp_groups(self) -> bool:
+        """Whether it is the kernel of sm_90a, whose third group widens rows."""
+        return self.groups == 3
+
+    @property
+    def file(self) -> str:
+        """Its source."""
+        return FILE_SM90 if self.warp_groups else FILE
+
+    @property
+    def unit(self) -> int:
+        """KV rows of one step."""
+        return 48 if self.warp_groups else UNIT
+
+    @property
     def kernel(self) -> str:
         """Its name."""
-        return f"verify_attn_{self.rows.name}_rows{self.tile}"
+        return f"verify_attn_{self.rows.name}_" + ("wgmma" if self.warp_groups else f"rows{self.tile}")
 
     def shared_bytes(self, stages: int) -> int:
         """Dynamic shared memory of a tile: ``Layout::bytes`` of verify_attn_layout.cuh."""
+        if self.warp_groups:
+            return common.WGMMA.shared_bytes(stages)
         tiles = self.tile // (16 * self.groups)
         scores = 4 * 3 * 512 if tiles == 2 else 2 * 4 * 512
         weights = 16 * tiles * ((96 if self.rows.scaled else 48) + 4)
@@ -52,15 +69,16 @@ VARIANTS = {
     rows.name: tuple(Variant(rows, tile, groups) for tile, groups in ((16, 1), (32, 1), (64, 2)))
     for rows in (SCALED, PLAIN)
 }
+WGMMA = Variant(PLAIN, 64, 3)
 DYNAMIC_SHARED = {one.kernel: one.shared_bytes(LEAST_STAGES) for three in VARIANTS.values() for one in three}
 """Least dynamic shared memory of each kernel, in bytes: what a card with 100 KB for a block gets."""
 
 
-def variant_for(rows: Rows, query_rows: int, splits: int | str) -> Variant:
+def variant_for(rows: Rows, query_rows: int, splits: int | str, warp_groups: bool) -> Variant:
     """Return the kernel for ``query_rows`` (node, head) pairs; "fixed" splits have one for all."""
     few, some, many = VARIANTS[rows.name]
     if splits == "fixed" or query_rows > some.tile:
-        return many
+        return WGMMA if warp_groups and rows is PLAIN and splits != "fixed" else many
     return some if query_rows > few.tile else few
 
 
@@ -71,6 +89,8 @@ def stages_and_copies(
 
     ``stages`` is a number of units asked for, ``most`` the most tiles.
     """
+    if variant.warp_groups:
+        return 3, 1
     tries = range(MOST_STAGES, LEAST_STAGES - 1, -1) if stages is None else (stages,)
     roomy = on.block_shared > 128 * 1024  # KD_COPIES of verify_attn_layout.cuh
     for copies in range(min(most, 2 if variant.groups == 1 and roomy else 1), 0, -1):
@@ -104,7 +124,7 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
         return
     common.check_alignment(a)
     on, macros = common.card(run.device), run.library.defines
-    variant = variant_for(rows, nodes * heads, splits)
+    variant = variant_for(rows, nodes * heads, splits, common.uses_warp_groups(run.library, on))
     stages, copies = stages_and_copies(
         variant, on, int(macros["KD_STAGES"]) if "KD_STAGES" in macros else None
     )
@@ -114,14 +134,17 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     partial = take(run, stream, "partial", plan.slots * variant.tile * LATENT, result)
     partial_lse = take(run, stream, "partial_lse", plan.slots * variant.tile, "float32")
     table = take(run, stream, "table", batch * tiles * 4, "int32")
-    least = int(macros.get("KD_LEAST_UNITS", common.LEAST_ROWS // UNIT))
+    least = int(macros.get("KD_LEAST_UNITS", common.LEAST_ROWS // variant.unit))
+    defines: dict[str, Any] = {"KD_OUT": common.CXX[result]}
+    if not variant.warp_groups:
+        defines |= {"KD_STAGES": stages, f"KD_{rows.name.upper()}_ONLY": 1}
     scale = np.float32(a.scale * (a.kv_scale or 1.0) * math.log2(math.e))
     run.launch(
-        FILE, variant.kernel, math.ceil(plan.blocks / copies), 128 * variant.groups * copies,
+        variant.file, variant.kernel, math.ceil(plan.blocks / copies), 128 * variant.groups * copies,
         (*inputs, partial, partial_lse, table, batch, *sizes, plan.chunk_units, plan.most_chunks, least,
          scale, value_scale),
         shared_bytes=copies * variant.shared_bytes(stages),
-        defines={"KD_STAGES": stages, "KD_OUT": common.CXX[result], f"KD_{rows.name.upper()}_ONLY": 1},
+        defines=defines,
     )  # fmt: skip
     if plan.most_chunks == 1 and a.counts is None:
         return

@@ -138,12 +138,12 @@
         for (; u < last; ++u) step<true>(o, s, next, q, u, row_max, row_sum);
         warp_arrive(q_empty());
         step<false>(o, s, next, q, last, row_max, row_sum);
-        const Item<T>& it = item();
+        const auto& it = item();
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             row_sum[half] += __shfl_xor_sync(KD_FULL_MASK, row_sum[half], 1);
             row_sum[half] += __shfl_xor_sync(KD_FULL_MASK, row_sum[half], 2);
-            factor[half] = row_sum[half] > 0.0f ? 1.0f / row_sum[half] : 0.0f;
+            factor[half] = row_sum[half] > 0.0f ? (Row::fp8 ? call.value_scale : 1.0f) / row_sum[half] : 0.0f;
             const int row = 16 * warp + 8 * half + (lane >> 2), heads = call.batch.heads, far = it.segment.tile * L::rows + row;
             const float log_sum = row_sum[half] > 0.0f ? row_max[half] + fast_log2(row_sum[half]) : -KD_INFINITY;
             if ((lane & 3) != 0) continue;
@@ -194,14 +194,14 @@
         __syncthreads();
         const int group = __shfl_sync(KD_FULL_MASK, (int)threadIdx.x >> 7, 0);
         if (group == 2) {
-            fewer_registers<64>();
+            fewer_registers<Row::fp8 ? 80 : 64>();
             if (warp == 0) first_work(call.batch, item().segment);
             for (; choose_item(); ++segments) copy_segment();
         } else if (group == 0) {
             more_registers<248>();
             for (; next_item_here(); ++segments) scores_and_first_half();
         } else {
-            more_registers<192>();
+            more_registers<Row::fp8 ? 184 : 192>();
             for (; next_item_here(); ++segments) second_half();
         }
     }

@@ -11,7 +11,7 @@
 #define KD_VERIFY_ATTN_GROUPS_CUH
 
 #define KD_UNIT 48
-#include "verify_attn_kv.cuh"
+#include "verify_attn_rows.cuh"
 #include "wgmma.cuh"
 
 #ifndef KD_LAZY
@@ -27,27 +27,27 @@ struct GroupLayout {
     static constexpr int item = barriers + 2 * (stages + 4) * 8, item_bytes = 144;
     static constexpr int seen = item + 2 * item_bytes;         // which KV rows of a unit each row sees; units of the tree
     static constexpr int bytes = seen + stages * rows * 8;
-    static_assert(bytes <= 232448 && sizeof(Item<__half>) <= item_bytes, "shared memory of sm_90");
+    static_assert(bytes <= 232448 && sizeof(Item<__half>) <= item_bytes && sizeof(Item<__half, PlainRow>) <= item_bytes, "shared memory of sm_90");
     static_assert(block_bytes % 1024 == 0 && KD_LATENT == 512 && KD_ROPE == 64, "swizzled blocks; two halves of 256");
 };
 
-template <class T, class Out>
+template <class T, class Out, class Row = NumberRow<T>>
 struct Groups {
     using L = GroupLayout;
     static constexpr int q_steps = 4 * L::q_blocks, register_steps = 8;
 
-    const Call<T, Out>& call;
+    const Call<T, Out, Row>& call;
     unsigned char* const shared;
     const shared_address base;
     const int thread, lane, warp;    // of the group
     int stage, phase, turn;          // place in the ring and its parity; parity of the weights
     int segments;                    // done so far
 
-    __device__ __forceinline__ Groups(const Call<T, Out>& call, unsigned char* shared)
+    __device__ __forceinline__ Groups(const Call<T, Out, Row>& call, unsigned char* shared)
         : call(call), shared(shared), base(shared_pointer(shared)), thread((int)threadIdx.x & 127), lane(lane_id()),
           warp(__shfl_sync(KD_FULL_MASK, thread >> 5, 0)), stage(0), phase(0), turn(0), segments(0) {}
 
-    __device__ __forceinline__ Item<T>& item() const { return *reinterpret_cast<Item<T>*>(shared + L::item + (segments & 1) * L::item_bytes); }
+    __device__ __forceinline__ Item<T, Row>& item() const { return *reinterpret_cast<Item<T, Row>*>(shared + L::item + (segments & 1) * L::item_bytes); }
     __device__ __forceinline__ shared_address barrier(int i) const { return base + L::barriers + 8 * i; }
     __device__ __forceinline__ shared_address full(int i) const { return barrier(i); }
     __device__ __forceinline__ shared_address empty(int i) const { return barrier(L::stages + i); }
@@ -88,7 +88,7 @@ struct Groups {
     {
         mbarrier_wait(item_empty(), (segments >> 1 & 1) ^ 1);
         if (warp == 0) {             // the place in the list goes from item to item
-            if (segments > 0 && lane == 0) item().segment = reinterpret_cast<Item<T>*>(shared + L::item + (~segments & 1) * L::item_bytes)->segment;
+            if (segments > 0 && lane == 0) item().segment = reinterpret_cast<Item<T, Row>*>(shared + L::item + (~segments & 1) * L::item_bytes)->segment;
             __syncwarp();
             next_item(call, item());
         }
@@ -99,7 +99,7 @@ struct Groups {
 
     __device__ __forceinline__ const T* q_row(int i) const
     {
-        const Item<T>& it = item();
+        const auto& it = item();
         const int heads = call.batch.heads, row = min(it.segment.tile * L::rows + i, it.real * heads - 1);
         return call.q + ((long long)it.segment.request * call.batch.nodes * heads + row) * kd_width;
     }
@@ -107,7 +107,7 @@ struct Groups {
     // Bit j of row `thread`: it sees KV row 48 * u + j.
     __device__ __forceinline__ void note_seen(int u) const
     {
-        const Item<T>& it = item();
+        const auto& it = item();
         const int node = min((it.segment.tile * L::rows + thread) / call.batch.heads, call.batch.nodes - 1);
         const unsigned* words = call.mask + ((long long)it.segment.request * call.batch.nodes + node) * call.words;
         seen(stage)[thread] = make_uint2(visible_rows(words, call.words, u * KD_UNIT, it.kv.length, it.kv.total),
@@ -120,7 +120,13 @@ struct Groups {
 #pragma unroll 1
         for (int i = thread >> 3; i < L::rows; i += 16) copy_row<L::q_blocks>(base + L::q, L::q_block_bytes, i, q_row(i));
         copy_async_arrive(q_full());
-        const Item<T>& it = item();
+        if constexpr (Row::fp8) widen_units();
+        else copy_units();
+    }
+
+    __device__ __forceinline__ void copy_units()
+    {
+        const auto& it = item();
         const int end = it.segment.end;
 #pragma unroll 1
         for (int u = it.segment.begin; u < end; ++u) {
@@ -147,7 +153,7 @@ struct Groups {
     // Divide by the sum of weights and store columns first .. first + 255 of this thread's two rows.
     __device__ __forceinline__ void store(const float (&o)[32][4], const float (&factor)[2], int first) const
     {
-        const Item<T>& it = item();
+        const auto& it = item();
         const int heads = call.batch.heads, slot = it.segment.slot, tile_row = it.segment.tile * L::rows;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -179,6 +185,7 @@ struct Groups {
     }
 
 #include "verify_attn_group0.cuh"
+#include "verify_attn_group2_fp8.cuh"
 };
 
 #endif

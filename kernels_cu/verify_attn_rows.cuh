@@ -52,7 +52,7 @@ struct PlainNumbers {
     __device__ __forceinline__ float operator[](int i) const { return e4m3_value(row[i]) * scale; }
 };
 
-// Four e4m3 numbers of a word as pairs of bfloat16, exactly: bytes 0 and 2, bytes 1 and 3.  NaN stays NaN, or, with
+// Four e4m3 numbers of a word as pairs of bfloat16, exactly: bytes 0 and 2, bytes 1 and 3; widen_in_order: 0 and 1, 2 and 3.  NaN stays NaN, or, with
 // keep_nan false, may become 480: for values, whose score is NaN already.
 template <bool keep_nan = true>
 __device__ __forceinline__ void widen_e4m3(unsigned word, unsigned& even, unsigned& odd)
@@ -82,6 +82,11 @@ __device__ __forceinline__ void widen_e4m3(unsigned word, unsigned& even, unsign
     }
     even = out[0], odd = out[1];
 #endif
+}
+
+__device__ __forceinline__ void widen_in_order(unsigned word, unsigned& low, unsigned& high)
+{
+    widen_e4m3(__byte_perm(word, 0, 0x3120), low, high);
 }
 
 // Four neighbouring numbers of a result.

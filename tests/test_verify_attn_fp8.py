@@ -23,11 +23,13 @@ BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
 PATHS: dict[str, dict[str, int]] = {
     "host": {},
     "host, cp.async": {"KD_BULK_COPY": 0},
+    "host, warp groups": {"KD_WARP_GROUPS": 1},
     "cuda": {},
-    "cuda, cp.async": {"KD_BULK_COPY": 0},
-    "cuda, bits": {"KD_E4M3_CONVERT": 0},
+    "cuda, mma": {"KD_WARP_GROUPS": 0},
+    "cuda, mma, cp.async": {"KD_WARP_GROUPS": 0, "KD_BULK_COPY": 0},
+    "cuda, mma, bits": {"KD_WARP_GROUPS": 0, "KD_E4M3_CONVERT": 0},
 }
-BACKENDS = ("numpy", "host", "cuda", "cuda, cp.async", "cuda, bits")
+BACKENDS = ("numpy", *(path for path in PATHS if not path.startswith("host, ")))
 FORMS = ("scaled", "plain")
 TWO_ROUNDINGS = 2.0**-7 * 1.01
 """Of a weight times its scale, and of the result, to bfloat16."""
@@ -81,6 +83,14 @@ def check(
 def test_shapes_that_hurt(backend, shape, form):
     lengths, nodes, heads, mask, counts = shape
     check(backend, fp8(make(nodes, lengths, nodes, heads, dtype=BF16, mask=mask, counts=counts), form), form)
+
+
+@pytest.mark.parametrize("shape", [s for s in SHAPES if s[1] * s[2] > 32], ids=lambda s: f"N{s[1]}-H{s[2]}")
+def test_the_kernel_of_sm_90a_on_the_host(shape):
+    lengths, nodes, heads, mask, counts = shape
+    case = fp8(make(nodes, lengths, nodes, heads, dtype=BF16, mask=mask, counts=counts), "plain")
+    check(backend_for("host, warp groups", PATHS), case, "plain", "16 in cache")
+    test_every_code_comes_out_as_its_number(backend_for("host, warp groups", PATHS), 70, "plain")
 
 
 @pytest.mark.parametrize("form", FORMS)
