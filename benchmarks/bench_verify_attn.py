@@ -111,6 +111,8 @@ def show(row: dict[str, Any]) -> None:
 
 def write(out: Path, rows: list[dict[str, Any]], common: dict[str, Any]) -> None:
     """Write all rows as CSV."""
+    for row in rows:
+        row["share_of_floor"] = row["floor_us"] / row["us"] if "us" in row else None
     columns = list(dict.fromkeys(key for row in rows for key in row)) + list(common)
     with out.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns)
@@ -161,12 +163,10 @@ def main(
         if peer and shape in TABLE:
             base = base_row(shape, "bfloat16", most) | {"provider": "torch sdpa", "l2": "warm"}
             rows.append(base | time_graph([sdpa(x, shape[3])], 5))
+        if out:
+            write(out, rows, common)
         del x
         torch.cuda.empty_cache()
-    for row in rows:
-        row["share_of_floor"] = row["floor_us"] / row["us"] if "us" in row else None
-    if out:
-        write(out, rows, common)
     sys.exit(any(row.get("right") is False for row in rows))
 
 

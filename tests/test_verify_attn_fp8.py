@@ -13,11 +13,10 @@ from test_verify_attn_kernels import backend_for
 from tolerances import BFLOAT16_FROBENIUS
 
 import kdtree_cupy as kd
-from kdtree_cupy import masks, verify_attn_fp8
+from kdtree_cupy import masks
 from kdtree_cupy.kv_fp8 import quantize_mla_rows
 from kdtree_cupy.library import KernelLibrary
 from kdtree_cupy.refs.fp8_rows import numbers
-from kdtree_cupy.verify_attn_launch import Card
 
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
 PATHS: dict[str, dict[str, int]] = {
@@ -243,13 +242,3 @@ def test_any_order_of_threads_gives_the_same_bits(path):
     plain = attend(backend_for("host", PATHS), case)
     shuffled = attend(backend_for(path, PATHS, seed=1), case)
     np.testing.assert_array_equal(plain.out.view(np.int16), shuffled.out.view(np.int16))
-
-
-def test_shared_memory_fits_the_cards():
-    small = Card((12, 0), 188, 101_376)
-    for three in verify_attn_fp8.VARIANTS.values():
-        for variant in three:
-            stages, copies = verify_attn_fp8.stages_and_copies(variant, small)
-            assert copies == 1 and stages >= 5 and variant.shared_bytes(stages) <= 101_376
-    with pytest.raises(ValueError, match=r"needs .* bytes of shared memory, the card has 101376"):
-        verify_attn_fp8.stages_and_copies(verify_attn_fp8.VARIANTS["scaled"][2], small, 8)

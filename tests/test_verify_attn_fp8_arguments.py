@@ -10,6 +10,7 @@ from conftest import library_of
 import kdtree_cupy as kd
 from kdtree_cupy import verify_attn_fp8
 from kdtree_cupy.library import KernelLibrary
+from kdtree_cupy.verify_attn_launch import Card
 
 BF16 = ml_dtypes.bfloat16
 Q = np.zeros((1, 2, 3, 576), BF16)
@@ -63,3 +64,13 @@ def test_a_wrong_edit_fails_the_check_of_the_kernels():
     edited.replace("verify_attn_fp8.cuh", text.replace("two.y * odd", "two.y * even"))
     with pytest.raises(ValueError, match=r"verify_attn: rows of 656 bytes, .*: out is off by"):
         verify_attn_fp8.self_check(edited)
+
+
+def test_shared_memory_fits_the_cards():
+    small = Card((12, 0), 188, 101_376)
+    for three in verify_attn_fp8.VARIANTS.values():
+        for variant in three:
+            stages, copies = verify_attn_fp8.stages_and_copies(variant, small)
+            assert copies == 1 and stages >= 5 and variant.shared_bytes(stages) <= 101_376
+    with pytest.raises(ValueError, match=r"needs .* bytes of shared memory, the card has 101376"):
+        verify_attn_fp8.stages_and_copies(verify_attn_fp8.VARIANTS["scaled"][2], small, 8)
