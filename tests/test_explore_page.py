@@ -13,6 +13,7 @@ from test_explore import COST, hostile  # noqa: F401  (a fixture)
 from kdtree_cupy.cli import main
 from kdtree_cupy.cost import load_cost
 from kdtree_cupy.explorer import Explorer, Setting
+from kdtree_cupy.explorer import page as page_module
 from kdtree_cupy.explorer.model import first_sequences
 from kdtree_cupy.explorer.page import POLICIES, write_page
 from kdtree_cupy.trace import bundled_traces, load_trace
@@ -66,6 +67,16 @@ def test_the_page_is_one_file_without_links(page, tmp_path, capsys):
     assert main(["explore"]) == 2
     assert "--html" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_wide_rows_leave_room_for_fewer_tokens(explorer, monkeypatch):
+    trace = explorer.traces[0]
+    wanted = [trace.sequence_offsets[: n + 1].tolist() for n in (2, 1)]
+    monkeypatch.setattr(page_module, "MOST_BYTES", int(trace.sequence_offsets[2]) * 6 * 15 * 32)
+    assert page_module.page_data(explorer, 10**6)["traces"][0]["offsets"] == wanted[0]
+    assert page_module.page_data(explorer, 1)["traces"][0]["offsets"] == wanted[1]
+    with pytest.raises(ValueError, match="tokens: got 0"):
+        write_page(explorer, "nowhere.html", tokens=0)
 
 
 @needs_browser

@@ -158,6 +158,8 @@ def test_what_a_kernel_prints_appears_in_the_cell(shell, library, capsys):
     run(shell, "mine.launch('hello.cu', 'hello', 1, 3, (x,))")
     assert x.tolist() == [7, 7, 7]
     assert capsys.readouterr().out == "thread 0\nthread 1\nthread 2\n"
+    wrong = HEADER.replace("ra < rb : depth_a < depth_b", "ra > rb : depth_a < depth_b")
+    assert "thread" not in mistake(shell, f"%%kernel tree_nodes.cuh --library mine\n{wrong}")
 
 
 @needs_compiler

@@ -27,6 +27,10 @@ MOST_TOKENS = 480
 """Positions of each trace on the page by default: its first sequences, about 3 KB a position."""
 
 
+MOST_BYTES = 6 << 20
+"""Rows of each trace on the page at most, in bytes, whatever number of tokens is asked for."""
+
+
 def write_page(
     explorer: Explorer, path: str | os.PathLike[str], *, tokens: int = MOST_TOKENS, command: str = ""
 ) -> Path:
@@ -39,7 +43,7 @@ def write_page(
     path : path-like
         The ``.html`` file; appears when it is complete.
     tokens : int
-        Positions of each trace: its first whole sequences, one at least.
+        Positions of each trace: its first whole sequences, one at least; :data:`MOST_BYTES` may cut them.
     command : str
         Shown at the bottom.
 
@@ -100,7 +104,7 @@ def _cost(cost: Any) -> dict[str, Any]:
 
 def _trace(explorer: Explorer, index: int, tokens: int) -> dict[str, Any]:
     whole = explorer.traces[index]
-    part = first_sequences(whole, tokens)
+    part = first_sequences(whole, min(tokens, MOST_BYTES // (6 * whole.depth * whole.width)))
     ids = np.asarray(part.draft_ids).astype(np.int64)
     used = np.unique(np.concatenate([ids.ravel(), part.tokens.astype(np.int64)]))
     small = np.uint16 if used.size < 65536 else np.uint32

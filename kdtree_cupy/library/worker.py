@@ -47,6 +47,7 @@ class Worker:
         self._owner = 0
         self._warm: set[tuple[str, int | None]] = set()
         self._said: Any = None
+        self._begin = 0
 
     @property
     def pid(self) -> int | None:
@@ -90,7 +91,7 @@ class Worker:
                 "edited kernels are checked in a worker process, but sys.executable is not known"
             )
         ours, theirs = socket.socketpair()
-        self._said = tempfile.TemporaryFile("w+b")  # noqa: SIM115  closed in stop()
+        self._said, self._begin = tempfile.TemporaryFile("w+b"), 0  # noqa: SIM115  closed in stop()
         paths = [str(Path(entry).resolve()) for entry in sys.path if entry]
         with theirs:
             self._process = subprocess.Popen(
@@ -109,6 +110,7 @@ class Worker:
         self._receive("the worker", _START_SECONDS)
 
     def _ask(self, task: dict[str, Any], what: str, seconds: float) -> Any:
+        self._begin = os.fstat(self._said.fileno()).st_size  # what earlier tasks said is not this one's
         try:
             self._link.send(task)
         except OSError:
@@ -153,16 +155,16 @@ class Worker:
         if self._process is not None and self._owner == os.getpid():
             _end(self._process)
         if self._said is not None:
-            self._tail = _last(self._said)
+            self._tail = _last(self._said, self._begin)
             self._said.close()
         if self._link is not None:
             self._link.close()
         self._process = self._link = self._said = None
 
 
-def _last(file: Any) -> str:
+def _last(file: Any, begin: int) -> str:
     size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - _TAIL))
+    file.seek(max(begin, size - _TAIL))
     text = file.read().decode(errors="replace").strip()
     return f"\nlast output of the worker:\n{text}" if text else ""
 
