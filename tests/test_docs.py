@@ -139,3 +139,9 @@ def test_the_reference_and_the_site_show_everything_once():
 def test_every_command_is_in_the_readme():
     assert all(re.search(rf"`{name}`", text_of("README.md")) for name in COMMANDS)
     assert np.all([name in kdtree.list_commands(None) for name in COMMANDS])
+
+
+def test_the_edit_of_the_readme_is_there_to_be_made():
+    before = "token == target[parent]"
+    assert f"`{before}`" in text_of("README.md")
+    assert (ROOT / "kernels_cu" / "tree_accept.cu").read_text(encoding="utf-8").count(before) == 1
