@@ -73,6 +73,7 @@ def drafter(contexts, width):
 drafter.depth = D
 ids, logprobs = drafter([Context(prompts[0])], K)
 assert ids.shape == logprobs.shape == (1, D, K) and (np.diff(logprobs) <= 0).all()
+assert model.config.num_hidden_layers == 2
 
 # %% [markdown]
 # ## 2. Record it, and study the trace
