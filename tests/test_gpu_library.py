@@ -7,7 +7,8 @@ import pytest
 from library_tools import HEADER, KERNELS, sources  # noqa: F401
 
 from kdtree_cupy.errors import BackendError
-from kdtree_cupy.library import KernelError, KernelLibrary, rehearse, resolve
+from kdtree_cupy.kernel_trial import try_kernel
+from kdtree_cupy.library import KernelError, KernelLibrary, printed, rehearse, resolve
 from kdtree_cupy.library.driver import driver
 
 pytestmark = [
@@ -111,6 +112,31 @@ def test_graph_capture_and_replay(library, cupy):
     graph.launch(stream)
     stream.synchronize()
     assert y.get().tolist() == [21] * 64
+
+
+def test_what_a_kernel_prints_is_handed_over(cupy, monkeypatch):
+    library = KernelLibrary(backend="cuda")
+    text = '#include "common.cuh"\nextern "C" __global__ void hello(int* x) { printf("x is %d\\n", *x); }\n'
+    library.replace("hello.cu", text, new=True)
+    x, got = cupy.full(1, 7, "i4"), []
+    library.launch("hello.cu", "hello", 1, 1, (x,))
+    monkeypatch.setattr(printed, "sink", got.append)
+    library.launch("hello.cu", "hello", 1, 2, (x,))
+    assert got == ["x is 7\nx is 7\n"]
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:  # a graph that captures must not be waited for
+        stream.begin_capture()
+        library.launch("hello.cu", "hello", 1, 1, (x,))
+        stream.end_capture().launch()
+    stream.synchronize()
+    assert len(got) == 1
+
+
+def test_a_trial_is_timed_on_the_device(cupy):
+    trial = try_kernel("tree_accept.cu", time=True, library=KernelLibrary(backend="cuda"))
+    assert trial.checked == {"tree_accept.cu": True}
+    assert 0 < trial.us("tree_accept") < 1e5
+    assert "device time" in str(trial)
 
 
 def test_current_stream_of_cupy(library, cupy):
