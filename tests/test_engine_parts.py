@@ -11,8 +11,10 @@ from tolerances import ENGINE_LOGITS, FLOAT64_SUM
 import kdtree_cupy as kd
 from kdtree_cupy.engine import Context, Model, NGramDrafter, from_dict, generate
 from kdtree_cupy.engine.cache import PagedCache
+from kdtree_cupy.engine.generate import open_session, run
 from kdtree_cupy.engine.layers import computes_all, join_experts, moe, route, to_bfloat16
 from kdtree_cupy.engine.rope import frequencies
+from kdtree_cupy.engine.step import PARTS
 from kdtree_cupy.engine.topk import best_tokens
 from kdtree_cupy.refs import model as reference
 
@@ -204,3 +206,14 @@ def test_rounds_tell_what_happened():
         place += len(one.tokens)
     assert done.tau == pytest.approx(19 / len(done.rounds))
     assert np.isnan(generate(model, prompt, mode="ar", max_new=1).tau)
+
+
+def test_a_clock_is_told_of_every_part_of_every_round():
+    told = []
+    session = open_session(
+        tiny("gqa"), prompts_for(96, 2), drafter=NGramDrafter(96), budget=3, max_new=6, clock=told.append
+    )
+    done = run(session)
+    rounds = max(one.index for one in done.rounds)
+    assert told == ["draft", *PARTS, "host"] * rounds
+    assert set(PARTS) == {"build", "layers", "head", "accept_commit"}
