@@ -3,9 +3,10 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from engine_tools import prompts_for, small_gqa, tiny
+from engine_tools import golden, prompts_for, small_gqa, tiny
 from hypothesis import given
 from hypothesis import strategies as st
+from test_record import random_head
 from tolerances import ENGINE_LOGITS, FLOAT64_SUM
 
 import kdtree_cupy as kd
@@ -217,3 +218,24 @@ def test_a_clock_is_told_of_every_part_of_every_round():
     rounds = max(one.index for one in done.rounds)
     assert told == ["draft", *PARTS, "host"] * rounds
     assert set(PARTS) == {"build", "layers", "head", "accept_commit"}
+
+
+@pytest.mark.parametrize("with_features", [False, True])
+def test_a_batch_takes_the_place_of_one_that_has_ended(with_features):
+    config, weights, _ = golden("gqa")
+    model, fresh = (Model(from_dict(config), weights) for _ in range(2))
+    drafter, other = (random_head(m) if with_features else NGramDrafter(96) for m in (model, fresh))
+    prompts = [prompts_for(96, 2, seed=seed) for seed in range(2)]
+    options = {"budget": 4, "max_new": 9, "temperature": 1.0}
+    first, second = (
+        open_session(model, prompts[0], drafter=drafter, **options, seed=seed) for seed in range(2)
+    )
+    run(first)
+    again = open_session(model, prompts[1], drafter=drafter, **options, seed=5)
+    assert again.cache is first.cache
+    assert second.cache is not first.cache  # it was opened while the first was at work
+    wanted = generate(fresh, prompts[1], drafter=other, **options, seed=5)
+    for got, tokens in zip(run(again).tokens, wanted.tokens, strict=True):
+        np.testing.assert_array_equal(got, tokens)
+    larger = open_session(model, prompts[1] * 2, drafter=drafter, **options)
+    assert larger.cache is not first.cache

@@ -39,7 +39,15 @@ class BatchHead:
         self._input = self._xp.zeros((3, batch), np.int32)
         self._features: Array = None
         self._width = 1
-        self._step = Captured(self._draft, self._xp)
+        self._step: Captured | None = Captured(self._draft, self._xp)
+
+    def forget(self) -> None:
+        """Begin with new texts."""
+        self._read[:] = 0
+
+    def close(self) -> None:
+        """Let go of the captured call, which holds this object."""
+        self._step = None
 
     def __call__(
         self, tokens: np.ndarray, sizes: np.ndarray, features: Array, live: np.ndarray, width: int

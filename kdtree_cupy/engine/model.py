@@ -17,6 +17,7 @@ from .cache import PagedCache
 from .config import ModelConfig
 from .fused import rms_norm
 from .layers import computes_all, gated_mlp, join_experts, moe, same, to_bfloat16
+from .place import Places
 from .rope import RopeTable, frequencies
 from .tensors import layer_shapes
 
@@ -85,6 +86,7 @@ class Model:
             library = KernelLibrary(backend="numpy")
         self.config, self.xp, self.library, self.dtype = config, xp, library, np.dtype(DTYPES[dtype])
         self._round = to_bfloat16 if dtype == "bfloat16" else same
+        self.places = Places()
         self._weights = weights
         shape = (config.vocab_size, config.hidden_size)
         self.embedding = self._tensor("model.embed_tokens.weight", shape)

@@ -47,3 +47,8 @@ class Settings:
     seeds: tuple[tuple[int, int], ...]
     stop_tokens: tuple[int, ...]
     page_size: int
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """Return what a captured round depends on."""
+        return self.mode, self.nodes, self.max_new, self.temperature, self.top_p, self.page_size

@@ -12,12 +12,15 @@ from ..masks import pack_mask
 from ..tree import DraftTree
 from .context import Context, Drafter, check_rows, depth_of
 from .model import Model
+from .place import Place
 from .rounds import Round, Settings
 from .step import Step, choose, commit, host
 
 Array = Any
 CHUNK = 256
 """Most prompt tokens of one pass."""
+ROOM = 64
+"""Texts get room in units of this many tokens, so that batches can take each other's places."""
 
 
 class Session:
@@ -54,14 +57,12 @@ class Session:
         self.layers = tuple(getattr(drafter, "features", ()))
         batch = len(prompts)
         self._prompt = np.array([prompt.size for prompt in prompts])
-        room = int(self._prompt.max()) + settings.max_new + self.depth + 2
+        room = -(-(int(self._prompt.max()) + settings.max_new + self.depth + 2) // ROOM) * ROOM
         self.tokens = np.zeros((batch, room), np.int32)
         for b, prompt in enumerate(prompts):
             self.tokens[b, : prompt.size] = prompt
         self.sizes = self._prompt.copy()  # committed tokens, roots included
         self.lengths = np.zeros(batch, np.int32)  # rows in the cache: one less, once the prompt is in
-        self.cache = model.new_cache(batch, room, page_size=settings.page_size)
-        self._features: Array | None = None
         self._memory: list[dict[str, Any]] = [{} for _ in prompts]
         self.ended = np.zeros(batch, bool)
         self.uniforms = np.zeros((batch, settings.max_new + self.depth + 2), np.float32)
@@ -73,9 +74,18 @@ class Session:
         self.keep_logits: Callable[[int, Array], object] | None = None
         self._clock = clock or (lambda _: None)
         self._width = max(1, min(settings.nodes, model.vocab_size, MAX_WIDTH))
-        self._step: Step | None = None
-        self._batched = drafter.for_batch(batch, room) if hasattr(drafter, "for_batch") else None
         model.reserve(room + CHUNK)
+        self._key = (batch, room, id(drafter), *settings.shape)
+        self._place = model.places.take(self._key) or Place(
+            drafter,
+            model.new_cache(batch, room, page_size=settings.page_size),
+            batched=drafter.for_batch(batch, room) if hasattr(drafter, "for_batch") else None,
+        )
+        self.cache = self._place.cache
+        if self._place.batched:
+            self._place.batched.forget()
+        if self._place.step:
+            self._place.step.begin(self._prompt, self.uniforms, self._clock)
 
     @property
     def live(self) -> bool:
@@ -142,29 +152,32 @@ class Session:
         for b in live:
             self.cache.reserve(b, int(self.lengths[b]) + self.depth + 1)
         step = self._prepared()
-        found = step(*drafted, roots, budgets, on_host=self._batched is None or not self.settings.nodes)
+        found = step(*drafted, roots, budgets, on_host=self._place.batched is None or not self.settings.nodes)
         paths = {int(b): found.path[b, : found.path_length[b]] for b in live}
         moved = [(b, int(self.lengths[b]), b, path) for b, path in paths.items()]
         self._keep_features(step.features, moved)
         out = [self._finish(b, found.trees, path, int(found.next_token[b])) for b, path in paths.items()]
+        if not self.live:
+            self.model.places.leave(self._key, self._place)
         self._clock("host")
         return out
 
     def _prepared(self) -> Step:
         """Return the device's share of a round, made when the first one runs."""
-        if self._step is None:
-            self._step = Step(
+        place = self._place
+        if place.step is None:
+            place.step = Step(
                 self.model, self.cache, self.settings, depth=self.depth, width=self._width,
-                room=self.tokens.shape[1], prompt=self._prompt, uniforms=self.uniforms, features=self.layers,
-                clock=self._clock,
+                room=self.tokens.shape[1], features=self.layers,
             )  # fmt: skip
-        return self._step
+            place.step.begin(self._prompt, self.uniforms, self._clock)
+        return place.step
 
     def _draft(self, live: np.ndarray) -> tuple[Array, Array]:
         """Return ids and log-probs [b, D, K]; rows of ended requests are not looked at."""
         width = self._width
-        if self._batched and self.settings.nodes:
-            return self._batched(self.tokens, self.sizes, self._features, live, width)
+        if self._place.batched and self.settings.nodes:
+            return self._place.batched(self.tokens, self.sizes, self.features, live, width)
         shape = (len(self.sizes), self.depth, width)
         ids, logprobs = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
         if self.drafter and self.settings.nodes:
@@ -176,11 +189,11 @@ class Session:
     @property
     def features(self) -> Array | None:
         """Features [b, n, F] of all tokens that went through the model, None if the drafter wants none."""
-        return self._features
+        return self._place.features
 
     def context(self, b: int) -> Context:
         """Return what the drafter may know of request ``b``."""
-        known = None if self._features is None else self._features[b, : self.sizes[b] - 1]
+        known = None if self.features is None else self.features[b, : self.sizes[b] - 1]
         return Context(self.tokens[b, : self.sizes[b]], known, self._memory[b])
 
     def _keep_features(self, found: Array | None, moved: list[tuple[int, int, int, np.ndarray]]) -> None:
@@ -188,14 +201,14 @@ class Session:
         if found is None:
             return
         xp = self.model.xp
-        if self._features is None:
-            self._features = xp.zeros((*self.tokens.shape, found.shape[-1]), np.float32)
+        if self.features is None:
+            self._place.features = xp.zeros((*self.tokens.shape, found.shape[-1]), np.float32)
         index = [
             (np.full(nodes.size, b), start + np.arange(nodes.size), np.full(nodes.size, row), nodes)
             for b, start, row, nodes in moved
         ]
         b, place, row, node = xp.asarray(np.concatenate(index, axis=1, dtype=np.int64))
-        self._features[b, place] = found[row, node]
+        self.features[b, place] = found[row, node]
 
     def _finish(self, b: int, trees: DraftTree, path: np.ndarray, following: int) -> Round:
         """Add a round's tokens to request ``b`` and return its record."""

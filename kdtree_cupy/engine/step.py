@@ -48,14 +48,8 @@ class Step:
         D and K of the drafter's rows.
     room : int
         Most positions of a request.
-    prompt : int [b]
-        Tokens of the prompts.
-    uniforms : float32 [b, n]
-        Random numbers by place of the response; looked at above temperature 0.
     features : tuple of int
         Layers whose outputs are wanted.
-    clock : callable, optional
-        Called with the name of each part when it has been launched.
 
     Attributes
     ----------
@@ -73,14 +67,11 @@ class Step:
         depth: int,
         width: int,
         room: int,
-        prompt: np.ndarray,
-        uniforms: np.ndarray,
         features: tuple[int, ...],
-        clock: Callable[[str], object] | None = None,
     ) -> None:
-        xp, batch = model.xp, len(prompt)
+        xp, batch = model.xp, len(cache.page_table)
         self._model, self._cache, self._settings, self._depth = model, cache, settings, depth
-        self._layers, self._clock = features, clock
+        self._layers, self._clock = features, None
         self._kept = model.reserve(room + depth + 2)
         shapes = ((batch, depth, width), (batch, depth, width), (batch,), (batch,))
         self._starts = np.cumsum([0, *(_aligned(shape) for shape in shapes)])
@@ -91,12 +82,32 @@ class Step:
         ]
         self._ids, self._logprobs, self._roots, self._budgets = views
         self._logprobs = self._logprobs.view(np.float32)
-        self._prompt = xp.asarray(prompt.astype(np.int32))[:, None]
-        self._uniforms = xp.asarray(uniforms)
+        self._prompt = xp.zeros((batch, 1), np.int32)
+        self._uniforms = xp.zeros((batch, settings.max_new + depth + 2), np.float32)
         parts = (self._build, self._run_layers, self._choose, self._accept)
         self._parts = [Captured(part, xp) if model.never_waits else part for part in parts]
         self.logits: Array | None = None
         self.features: Array | None = None
+
+    def begin(self, prompt: np.ndarray, uniforms: np.ndarray, clock: Callable[[str], object] | None) -> None:
+        """Begin with new texts.
+
+        Parameters
+        ----------
+        prompt : int [b]
+            Tokens of the prompts.
+        uniforms : float32 [b, max_new + D + 2]
+            Random numbers by place of the response; looked at above temperature 0.
+        clock : callable or None
+            Called with the name of each part when it has been launched.
+        """
+        xp, self._clock = self._model.xp, clock
+        self._prompt[:] = xp.asarray(prompt.astype(np.int32))[:, None]
+        self._uniforms[:] = xp.asarray(uniforms)
+
+    def close(self) -> None:
+        """Let go of the captured parts, which hold this object."""
+        self._parts = []
 
     def __call__(
         self,
