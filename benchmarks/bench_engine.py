@@ -71,11 +71,11 @@ def build(options, xp):
             "Name rivers.",
             "Tell a story.",
         )
-        prompts = [tokenizer.chat(questions[i % len(questions)]) for i in range(options.batch)]
+        prompts = [tokenizer.chat(questions[i % len(questions)]) for i in range(max(options.batch))]
         return model, prompts, named_drafter(options.drafter, model, head=options.head)
     config = from_dict({**KIMI, "num_hidden_layers": options.layers})
     model = Model(config, Random(config, xp, options.dtype), xp=xp, dtype=options.dtype)
-    prompts = [rng.integers(0, config.vocab_size, options.prompt) for _ in range(options.batch)]
+    prompts = [rng.integers(0, config.vocab_size, options.prompt) for _ in range(max(options.batch))]
     return model, prompts, named_drafter("ngram", model)
 
 
@@ -103,6 +103,7 @@ def measure(model, prompts, drafter, mode, budget, options, wait):
     """Return a generation and its row."""
     arguments = {"mode": mode, "budget": budget, "max_new": options.max_new, "page_size": 16}
     ends, clock = {}, Clock(wait)
+    run(open_session(model, prompts, drafter=drafter, **arguments | {"max_new": 1}))  # compiles
     session = open_session(model, prompts, drafter=drafter, **arguments)
     done = run(session, lambda one: ends.__setitem__(one.index, time.perf_counter()))
     slow = open_session(model, prompts, drafter=drafter, **arguments, clock=clock.part)
@@ -115,7 +116,7 @@ def measure(model, prompts, drafter, mode, budget, options, wait):
     each = np.median(np.diff([ends[i] for i in range(WARM, last + 1)]))
     return done, {
         "model": options.model, "drafter": options.drafter if mode != "ar" else "", "mode": mode,
-        "budget": budget, "batch": options.batch, "dtype": options.dtype,
+        "budget": budget, "batch": len(prompts), "dtype": options.dtype,
         "tokens_per_second": round(written / seconds, 1), "tau": round(done.tau, 3), "rounds": last,
         "round_ms": round(1e3 * each, 3), "prefill_ms": round(1e3 * done.prefill_seconds, 2),
         **{f"{name}_ms": round(float(value), 3) for name, value in parts.items()},
@@ -128,7 +129,7 @@ def main():
     parser.add_argument("--model", choices=["smollm2", "kimi"], default="smollm2")
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--batch", type=int, nargs="+", default=[1])
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--prompt", type=int, default=512, help="prompt tokens of the random model")
     parser.add_argument("--max-new", type=int, default=128)
@@ -143,20 +144,27 @@ def main():
 
         wait = xp.cuda.get_current_stream().synchronize
     model, prompts, drafter = build(options, xp)
-    rows, plain = [], None
-    for mode, budget in CASES:
-        done, row = measure(model, prompts, drafter, mode, budget, options, wait)
-        plain = plain or done
-        row["flips"] = sum((a != b).any() for a, b in zip(plain.tokens, done.tokens, strict=True))
-        print(*(f"{name} {value}" for name, value in row.items()), flush=True)
-        stamp = machine("cuda" if options.device == "gpu" else "numpy")
-        rows.append(row | stamp | ({"commit": options.commit, "dirty": "0"} if options.commit else {}))
-    if options.out:
-        with options.out.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, rows[0], lineterminator="\n")
-            if file.tell() == 0:
-                writer.writeheader()
-            writer.writerows(rows)
+    stamp = machine("cuda" if options.device == "gpu" else "numpy")
+    if options.commit:
+        stamp |= {"commit": options.commit, "dirty": "0"}
+    for batch in options.batch:
+        plain = None
+        for mode, budget in CASES:
+            done, row = measure(model, prompts[:batch], drafter, mode, budget, options, wait)
+            plain = plain or done
+            row["flips"] = sum((a != b).any() for a, b in zip(plain.tokens, done.tokens, strict=True))
+            print(*(f"{name} {value}" for name, value in row.items()), flush=True)
+            if options.out:
+                write(options.out, row | stamp)
+
+
+def write(path, row):
+    """Append a row to a table."""
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, row, lineterminator="\n")
+        if file.tell() == 0:
+            writer.writeheader()
+        writer.writerow(row)
 
 
 if __name__ == "__main__":

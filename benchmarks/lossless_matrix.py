@@ -66,7 +66,10 @@ def main():
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--max-new", type=int, default=128)
     parser.add_argument("--quick", action="store_true", help="chain and 15 nodes, batch 4, pages of 16 only")
-    parser.add_argument("--only", metavar="MODE:BUDGET", help="one way of decoding, for runs side by side")
+    parser.add_argument(
+        "--only", nargs="+", metavar="MODE:BUDGET", help="ways of decoding, for runs side by side"
+    )
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--commit", help="where git cannot say")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -77,11 +80,12 @@ def main():
     plain = recorded(model, prompts, mode="ar", max_new=options.max_new, page_size=7)
     drafter, rows = NGramDrafter(model.vocab_size), []
     stamp = machine("cuda" if options.device == "gpu" else "numpy")
-    layouts = ((4, 16),) if options.quick else ((1, 1), (1, 16), (4, 1), (4, 16))
+    layouts = ((4, 16),) if options.quick else [(b, page) for b in options.batch for page in (1, 16)]
     if options.commit:
         stamp |= {"commit": options.commit, "dirty": "0"}
-    for mode, budget in WAYS:
-        if (options.quick and budget != 15) or options.only not in (None, f"{mode}:{budget}"):
+    ways = [way for way in WAYS if "{}:{}".format(*way) in options.only] if options.only else WAYS
+    for mode, budget in ways:
+        if options.quick and budget != 15:
             continue
         for batch, page_size in layouts:
             started = time.perf_counter()
