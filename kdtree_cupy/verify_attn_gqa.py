@@ -33,7 +33,7 @@ class Arguments(NamedTuple):
 
     q: Array
     k_cache: Array
-    v_cache: Array
+    v_cache: Array | None
     tree_k: Array | None
     tree_v: Array | None
     mask: Array
@@ -46,7 +46,7 @@ class Arguments(NamedTuple):
 def verify_attn_gqa(  # noqa: PLR0913 (verify_attn's, with keys and values apart)
     q: Array,
     k_cache: Array,
-    v_cache: Array,
+    v_cache: Array | None,
     tree_k: Array | None,
     tree_v: Array | None,
     mask: Array,
@@ -68,9 +68,11 @@ def verify_attn_gqa(  # noqa: PLR0913 (verify_attn's, with keys and values apart
         Queries after RoPE; D is 64 or 128, and H = group * Hkv with a group of 1 to 16.  Head h reads KV head
         ``h // group``.
     k_cache, v_cache : same dtype, [b, S, Hkv, D] or [pages, page_size, Hkv, D]
-        Keys (after RoPE) and values of the prefix.  Paged when ``page_table`` is given.
+        Keys (after RoPE) and values of the prefix.  Paged when ``page_table`` is given.  ``v_cache`` None: a
+        row of ``k_cache`` holds both, [.., 2 * Hkv, D]: the keys of all KV heads, then the values.
     tree_k, tree_v : same dtype, [b, N, Hkv, D], or None
-        Keys and values of the nodes; None: node i lies in the caches at position ``lengths[b] + i``.
+        Keys and values of the nodes; None: node i lies in the caches at position ``lengths[b] + i``.  With
+        ``v_cache`` None also ``tree_v`` is, and ``tree_k`` is [b, N, 2 * Hkv, D].
     mask : uint32 [b, N, ceil(N/32)]
         Bit j of row i: node i sees node j.  Any pattern is honoured; bits from ``counts[b]`` on are ignored.
     lengths : int32 [b]
@@ -130,7 +132,7 @@ def verify_attn_gqa(  # noqa: PLR0913 (verify_attn's, with keys and values apart
 def check_arguments(
     q: Array,
     k_cache: Array,
-    v_cache: Array,
+    v_cache: Array | None,
     tree_k: Array | None,
     tree_v: Array | None,
     mask: Array,
@@ -147,19 +149,26 @@ def check_arguments(
     dtype = checks.dtype_name(q)
     if page_table is not None:
         page_table = checks.array(page_table, "page_table", "int32", "b max_pages", dims)
-    layout = "b S Hkv D" if page_table is None else "pages size Hkv D"
+    rows, fused = "Hkv" if v_cache is not None else "2*Hkv", v_cache is None
+    layout = f"b S {rows} D" if page_table is None else f"pages size {rows} D"
     k_cache = checks.array(k_cache, "k_cache", dtype, layout, dims)
-    v_cache = checks.array(v_cache, "v_cache", dtype, layout, dims)
-    heads, shared = dims["H"], dims["Hkv"]
+    if fused and dims[rows] % 2:
+        raise ValueError(f"k_cache: got {dims[rows]} rows of keys and values, wanted an even number")
+    if not fused:
+        v_cache = checks.array(v_cache, "v_cache", dtype, layout, dims)
+    heads, shared = dims["H"], dims[rows] // (2 if fused else 1)
     if shared == 0 or heads % shared or not 0 < heads // shared <= MOST_GROUP:
         raise ValueError(
             f"q: got {heads} heads for {shared} KV heads, wanted 1 to {MOST_GROUP} heads for each KV head"
         )
-    if (tree_k is None) != (tree_v is None):
+    if fused and tree_v is not None:
+        raise ValueError("tree_v: got an array, wanted None as for v_cache: tree_k holds both")
+    if not fused and (tree_k is None) != (tree_v is None):
         raise ValueError("tree_k, tree_v: got only one of the two, wanted both or None for both")
     if tree_k is not None:
-        tree_k = checks.array(tree_k, "tree_k", dtype, "b N Hkv D", dims)
-        tree_v = checks.array(tree_v, "tree_v", dtype, "b N Hkv D", dims)
+        tree_k = checks.array(tree_k, "tree_k", dtype, f"b N {rows} D", dims)
+    if tree_v is not None:
+        tree_v = checks.array(tree_v, "tree_v", dtype, f"b N {rows} D", dims)
     dims["W"] = -(-dims["N"] // 32)
     mask = checks.array(mask, "mask", "uint32", "b N W", dims)
     lengths = checks.int_vector(lengths, "lengths", dims["b"], 0)

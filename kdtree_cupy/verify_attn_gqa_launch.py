@@ -98,13 +98,16 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     batch, nodes, heads, size = a.q.shape
     if 0 in a.q.shape:
         return
-    shared = a.k_cache.shape[2]
+    fused = a.v_cache is None
+    shared = a.k_cache.shape[2] // 2 if fused else a.k_cache.shape[2]
     dtype, group, page_size = arrays.handle(a.q).dtype, heads // shared, a.k_cache.shape[1]
     defines: dict[str, Any] = {"KD_HEAD": size} | ({} if dtype == "bfloat16" else {"KD_QUERY": CXX[dtype]})
     pages = 1 if a.page_table is None else a.page_table.shape[1]
-    kv = (a.k_cache, a.v_cache, a.tree_k, a.tree_v)
+    width, value_at = a.k_cache.shape[2] * size, shared * size if fused else 0
+    kv = (a.k_cache, a.k_cache, a.tree_k, a.tree_k) if fused else (a.k_cache, a.v_cache, a.tree_k, a.tree_v)
     inputs = (a.q, *kv, a.mask, a.lengths, a.counts, a.page_table, out, lse)
-    sizes = (nodes, group, shared, a.mask.shape[2], np.int64(page_size * shared * size), page_size, pages)
+    strides = (np.int64(page_size * width), width, value_at)
+    sizes = (nodes, group, shared, a.mask.shape[2], *strides, page_size, pages)
     if dtype == "float32":
         run.launch(
             FILE, "verify_attn_gqa_v1", (nodes * heads, batch), 128, (*inputs, *sizes, np.float32(a.scale)),

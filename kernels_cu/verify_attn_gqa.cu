@@ -8,6 +8,8 @@
 //            k_cache, v_cache (b, S, kv_heads, D) or (pages, page_size, kv_heads, D) with page_table
 //            tree_k, tree_v   (b, N, kv_heads, D) or null: node i is position lengths[b] + i of the caches
 //            mask, lengths, counts, page_table as in verify_attn.cu
+//            width: numbers from one row of a cache to the next; value_at: of the first value behind v_cache, tree_v.
+//            Keys and values apart: kv_heads * D and 0.  In one row, [keys | values]: twice that, kv_heads * D
 // Outputs    out      (b, N, H, D)  KD_OUT          lse   (b, N, H) float32, natural logarithm
 //            rows from counts[b] on, and rows that see nothing: 0 and -inf (the combining kernel writes the former)
 //            partial (slots, tile_rows, D) KD_PARTIAL, partial_lse (slots, tile_rows) float32, table (b, tiles, 4) int32,
@@ -32,23 +34,20 @@ verify_attn_gqa_v1(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ 
                    const KD_CACHE* __restrict__ tree_k, const KD_CACHE* __restrict__ tree_v, const unsigned* __restrict__ mask,
                    const int* __restrict__ lengths, const int* __restrict__ counts, const int* __restrict__ page_table,
                    KD_OUT* __restrict__ out, float* __restrict__ lse, int nodes, int group, int kv_heads, int words,
-                   long long page_stride, int page_size, int most_pages, float scale)
+                   long long page_stride, int width, int value_at, int page_size, int most_pages, float scale)
 {
     const int heads = group * kv_heads, row = blockIdx.x, node = row / heads, b = blockIdx.y;
     const int real = counts ? min(max(counts[b], 0), nodes) : nodes, length = max(lengths[b], 0);
-    const int width = kv_heads * KD_HEAD, first = row % heads / group * KD_HEAD;
+    const int first = row % heads / group * KD_HEAD;
     const long long at = (long long)b * nodes * heads + row;
-    const KvRows<KD_CACHE> rows = kv_rows<KD_CACHE>(nullptr, nullptr, page_table, page_stride, page_size, most_pages, b, length, nodes, real, width);
-    const auto row_of = [=](const KD_CACHE* cache, const KD_CACHE* tree, int t) {
-        KvRows<KD_CACHE> its = rows;
-        its.cache = page_table ? cache : cache + b * page_stride;
-        its.tree = tree ? tree + (long long)b * nodes * width : nullptr;
-        return its.row(t, width) + first;
+    const KvRows<KD_CACHE> rows = kv_rows(k_cache, tree_k, page_table, page_stride, page_size, most_pages, b, length, nodes, real, width);
+    const auto value_of = [=](int t) {
+        const KD_CACHE* key = rows.row(t, width);
+        return (rows.tree && t >= length ? tree_v + (key - tree_k) : v_cache + (key - k_cache)) + value_at + first;
     };
     attend_row<KD_HEAD, KD_HEAD>(
-        q + at * KD_HEAD, node < real ? rows.total : 0, length, [=](int t) { return row_of(k_cache, tree_k, t); },
-        [=](int t) { return row_of(v_cache, tree_v, t); }, mask + ((long long)b * nodes + node) * words, words, scale,
-        out + at * KD_HEAD, lse + at);
+        q + at * KD_HEAD, node < real ? rows.total : 0, length, [=](int t) { return rows.row(t, width) + first; }, value_of,
+        mask + ((long long)b * nodes + node) * words, words, scale, out + at * KD_HEAD, lse + at);
 }
 
 // ---- tensor cores ----
@@ -61,8 +60,8 @@ verify_attn_gqa_v1(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ 
          const int* __restrict__ lengths, const int* __restrict__ counts, const int* __restrict__ page_table,           \
          KD_OUT* __restrict__ out, float* __restrict__ lse, KD_PARTIAL* __restrict__ partial,                           \
          float* __restrict__ partial_lse, int* __restrict__ table, int size, int nodes, int group, int kv_heads,        \
-         int words, long long page_stride, int page_size, int most_pages, int chunk_units, int most_chunks,             \
-         int least_units, float scale_log2)                                                                             \
+         int words, long long page_stride, int width, int value_at, int page_size, int most_pages, int chunk_units,     \
+         int most_chunks, int least_units, float scale_log2)                                                            \
     {                                                                                                                   \
         DYN_SHARED(unsigned char, shared);                                                                              \
         constexpr int rows = HeadLayout<MT, WARPS>::rows;                                                               \
@@ -71,7 +70,7 @@ verify_attn_gqa_v1(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ 
              {lengths, counts, size, nodes, group, rows, kv_heads * ceil_div(nodes * group, rows), chunk_units,         \
               most_chunks, least_units, 0, kv_heads},                                                                   \
              words, page_size, most_pages, page_stride, scale_log2},                                                    \
-            v_cache, tree_v};                                                                                           \
+            v_cache + value_at, tree_k ? tree_v + value_at : nullptr, width};                                                \
         HeadTile<KD_QUERY, KD_OUT, MT, WARPS>(call, shared).run();                                                      \
     }
 KD_HEADS_KERNEL(verify_attn_gqa_rows128, 2, 4, 2)

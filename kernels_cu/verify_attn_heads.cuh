@@ -18,6 +18,9 @@
 #ifndef KD_STAGES
 #define KD_STAGES 2       // units in the ring, at least 2
 #endif
+#ifndef KD_AHEAD
+#define KD_AHEAD 0        // 1: a warp of 16 rows computes the next scores before the softmax of these
+#endif
 #ifndef KD_SHARED_Q
 #define KD_SHARED_Q 4     // parts of 16 numbers of Q that a warp of 32 rows keeps in shared memory, for want of registers
 #endif
@@ -27,15 +30,16 @@ template <class T, class Out>
 struct HeadCall {
     Call<T, Out> keys;
     const T *values, *tree_values;
+    int width;            // numbers from one row to the next, in the caches and in the tree
     __device__ __forceinline__ const Batch& batch() const { return keys.batch; }
-    __device__ __forceinline__ int width() const { return keys.batch.kv_heads * KD_HEAD; }   // from one row to the next
 };
 
 // The segment being worked on and what follows from it, in shared memory.
 template <class T>
 struct HeadItem {
     Segment segment;
-    KvRows<T> keys, values;
+    KvRows<T> keys;
+    const T *values, *tree_values;   // beside keys.cache and keys.tree
     int real, kv_head, first_row;    // real nodes; first row of the tile among those of its KV head
 };
 
@@ -51,9 +55,9 @@ __device__ __forceinline__ void next_head_item(const HeadCall<T, Out>& call, Hea
         const int tiles = c.batch.head_tiles(b), head = item.segment.tile / tiles, at = head * KD_HEAD;
         item.real = real, item.kv_head = head, item.first_row = (item.segment.tile - head * tiles) * c.batch.tile_rows;
         item.keys = kv_rows(c.cache + at, c.tree ? c.tree + at : nullptr, c.pages, c.page_stride, c.page_size, c.most_pages, b,
-                            length, c.batch.nodes, real, call.width());
-        item.values = kv_rows(call.values + at, c.tree ? call.tree_values + at : nullptr, c.pages, c.page_stride, c.page_size,
-                              c.most_pages, b, length, c.batch.nodes, real, call.width());
+                            length, c.batch.nodes, real, call.width);
+        item.values = call.values + (item.keys.cache - c.cache);
+        item.tree_values = c.tree ? call.tree_values + (item.keys.tree - c.tree) : nullptr;
     }
     __syncwarp();
 }
@@ -84,9 +88,9 @@ struct HeadTile {
     int lane;
     const int warp;
     int stage, phase;                // place in the ring of the unit at hand, and its parity
-    const T *key[sets], *value[sets];   // where the rows of the unit lie that is copied next, a lane a row
+    int found[sets];                 // numbers of the rows of the unit that is copied next, a lane a row
     unsigned q[MT][steps - shared_steps][4];
-    float s[MT][blocks][4], o[MT][columns][4];   // scores, then weights; result, not yet divided by the sum of weights
+    float o[MT][columns][4];         // result, not yet divided by the sum of weights
     float row_max[MT][2], row_sum[MT][2];        // of rows lane / 4 and lane / 4 + 8
 
     __device__ __forceinline__ HeadTile(const HeadCall<T, Out>& call, unsigned char* shared)
@@ -101,40 +105,42 @@ struct HeadTile {
 
     // ---- copies ----
 
+    // Number of row t in the caches, or ~number in the tree.  No cache has 2^31 rows: one has 128 bytes at least.
+    __device__ __forceinline__ int row_number(int t) const
+    {
+        const KvRows<T>& rows = item().keys;
+        if (rows.tree && t >= rows.length) return ~(t - rows.length);
+        if (!rows.pages) return t;
+        const int page = t / rows.page_size;
+        return (rows.pages[page] - page) * rows.page_size + t;
+    }
+
     // Rows from `total` on are copies of the last real one: finite, and masked.
     __device__ __forceinline__ void find_rows(int u)
     {
-        const HeadItem<T>& it = item();
 #pragma unroll
-        for (int set = 0; set < sets; ++set) {
-            const int t = min(u * KD_UNIT + warp * own + 32 * set + lane % min(own, 32), it.keys.total - 1);
-            key[set] = it.keys.row(t, call.width());
-            value[set] = it.keys.tree && t >= it.keys.length ? it.values.tree + (key[set] - it.keys.tree)
-                                                             : it.values.cache + (key[set] - it.keys.cache);
-        }
+        for (int set = 0; set < sets; ++set)
+            found[set] = row_number(min(u * KD_UNIT + warp * own + 32 * set + lane % min(own, 32), item().keys.total - 1));
     }
 
     // Copy unit u, whose rows have been found, and find those of the next.
     __device__ __forceinline__ void copy_unit(int u, int to, int parity)
     {
         mbarrier_wait(empty(to), parity ^ 1);
-        const int piece = lane % pieces, row = lane / pieces;
+        const HeadItem<T>& it = item();
+        const int piece = lane % pieces, row = lane / pieces, width = call.width;
 #pragma unroll
         for (int i = 0; i < own; i += together) {
-            const T* from_key = shuffled(key[i / 32], i % 32 + row);
-            const T* from_value = shuffled(value[i / 32], i % 32 + row);
+            const int number = __shfl_sync(KD_FULL_MASK, found[i / 32], i % 32 + row);
+            const bool in_tree = number < 0;
+            const long long from = (long long)(in_tree ? ~number : number) * width + 8 * piece;
             const int at = warp * own + i + row;
             const shared_address place = base + to * L::unit_bytes + at * L::pitch + 16 * (piece ^ (at & 7));
-            copy_async_16(place, from_key + 8 * piece);
-            copy_async_16(place + 2 * KD_HEAD, from_value + 8 * piece);
+            copy_async_16(place, (in_tree ? it.keys.tree : it.keys.cache) + from);
+            copy_async_16(place + 2 * KD_HEAD, (in_tree ? it.tree_values : it.values) + from);
         }
         copy_async_arrive(full(to));
-        if (u + 1 < item().segment.end) find_rows(u + 1);
-    }
-
-    __device__ static __forceinline__ const T* shuffled(const T* p, int lane)
-    {
-        return reinterpret_cast<const T*>(__shfl_sync(KD_FULL_MASK, (unsigned long long)p, lane));
+        if (u + 1 < it.segment.end) find_rows(u + 1);
     }
 
     // Row `half` of this lane in fragment m, among those of the KV head; rows behind the last real one stand for it.
@@ -159,6 +165,7 @@ struct HeadTile {
 
     __device__ __forceinline__ void load_q()
     {
+        const unsigned sign = call.keys.scale < 0.0f ? 0x80008000u : 0u;   // then -q.k is scaled by -scale: see softmax()
 #pragma unroll
         for (int m = 0; m < MT; ++m) {
             const T* low = call.keys.q + number(own_row(m, 0)) * KD_HEAD + 2 * (lane & 3);
@@ -166,7 +173,8 @@ struct HeadTile {
             const auto pair = [](const T* row, int at) { return *reinterpret_cast<const unsigned*>(row + at); };
 #pragma unroll
             for (int k = 0; k < steps; ++k) {
-                const uint4 four = make_uint4(pair(low, 16 * k), pair(high, 16 * k), pair(low, 16 * k + 8), pair(high, 16 * k + 8));
+                const uint4 four = make_uint4(pair(low, 16 * k) ^ sign, pair(high, 16 * k) ^ sign, pair(low, 16 * k + 8) ^ sign,
+                                              pair(high, 16 * k + 8) ^ sign);
                 if (k < shared_steps) kept_q(m, k) = four;
                 else take(q[m][k < shared_steps ? 0 : k - shared_steps], four);
             }
@@ -177,13 +185,13 @@ struct HeadTile {
 
     // ---- one unit ----
 
-    __device__ __forceinline__ void multiply_qk()
+    __device__ __forceinline__ void multiply_qk(int at, float (&s)[MT][blocks][4])
     {
 #pragma unroll
         for (int m = 0; m < MT; ++m)
 #pragma unroll
             for (int j = 0; j < 4 * blocks; ++j) s[m][j >> 2][j & 3] = 0.0f;
-        const shared_address rows = base + stage * L::unit_bytes + ((lane & 7) + (lane >> 4) * 8) * L::pitch;
+        const shared_address rows = base + at * L::unit_bytes + ((lane & 7) + (lane >> 4) * 8) * L::pitch;
         const int place = 16 * ((lane >> 3 & 1) ^ (lane & 7));
 #pragma unroll
         for (int k = 0; k < steps; ++k) {
@@ -209,7 +217,7 @@ struct HeadTile {
     }
 
     // Scores of what a row does not see become -inf.
-    __device__ __forceinline__ void hide(int u)
+    __device__ __forceinline__ void hide(int u, float (&s)[MT][blocks][4]) const
     {
         const HeadItem<T>& it = item();
         const Batch& batch = call.batch();
@@ -230,13 +238,10 @@ struct HeadTile {
     }
 
     // Scores to weights, with the running maximum; the result so far is rescaled where that has moved.
-    __device__ __forceinline__ void softmax(int u)
+    __device__ __forceinline__ void softmax(int u, float (&s)[MT][blocks][4])
     {
-#pragma unroll
-        for (int m = 0; m < MT; ++m)
-#pragma unroll
-            for (int j = 0; j < 4 * blocks; ++j) s[m][j >> 2][j & 3] *= call.keys.scale;
-        if ((u + 1) * KD_UNIT > item().keys.length) hide(u);
+        if ((u + 1) * KD_UNIT > item().keys.length) hide(u, s);
+        const float scale = fmaxf(fabsf(call.keys.scale), 1e-30f);   // not 0: times -inf that is NaN
         bool moved = false;
         float factor[MT][2];
 #pragma unroll
@@ -248,14 +253,15 @@ struct HeadTile {
                 for (int j = 0; j < blocks; ++j) most = fmaxf(most, fmaxf(s[m][j][2 * half], s[m][j][2 * half + 1]));
                 most = fmaxf(most, __shfl_xor_sync(KD_FULL_MASK, most, 1));
                 most = fmaxf(most, __shfl_xor_sync(KD_FULL_MASK, most, 2));
+                most *= scale;
                 const float now = most > row_max[m][half] + KD_LAZY ? most : row_max[m][half];
                 factor[m][half] = fast_exp2(row_max[m][half] - now);
                 moved |= now != row_max[m][half];
                 row_max[m][half] = now;
 #pragma unroll
                 for (int j = 0; j < blocks; ++j) {
-                    s[m][j][2 * half] = fast_exp2(s[m][j][2 * half] - now);
-                    s[m][j][2 * half + 1] = fast_exp2(s[m][j][2 * half + 1] - now);
+                    s[m][j][2 * half] = fast_exp2(fmaf(s[m][j][2 * half], scale, -now));
+                    s[m][j][2 * half + 1] = fast_exp2(fmaf(s[m][j][2 * half + 1], scale, -now));
                     sum += s[m][j][2 * half] + s[m][j][2 * half + 1];
                 }
                 row_sum[m][half] = row_sum[m][half] * factor[m][half] + sum;

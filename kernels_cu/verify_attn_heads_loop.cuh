@@ -1,4 +1,4 @@
-// verify_attn_heads_loop.cuh: second half of struct HeadTile: weights V, the loop over units, what is written, the loop over segments.
+// verify_attn_heads_loop.cuh: second half of struct HeadTile: weights V, the loop over units, results, the loop over segments.
 
     __device__ __forceinline__ void scale_result(const float (&factor)[MT][2])
     {
@@ -10,9 +10,9 @@
                 for (int j = 0; j < 4; ++j) o[m][c][j] *= factor[m][j >> 1];
     }
 
-    __device__ __forceinline__ void multiply_pv()
+    __device__ __forceinline__ void multiply_pv(int at, const float (&s)[MT][blocks][4])
     {
-        const shared_address rows = base + stage * L::unit_bytes + 2 * KD_HEAD + (lane & 15) * L::pitch;
+        const shared_address rows = base + at * L::unit_bytes + 2 * KD_HEAD + (lane & 15) * L::pitch;
         const int place = 16 * ((lane >> 4) ^ (lane & 7));
 #pragma unroll
         for (int k = 0; k < KD_UNIT / 16; ++k) {
@@ -45,15 +45,37 @@
             if (++to == KD_STAGES) to = 0, parity ^= 1;
         }
         load_q();
+        float s[MT][blocks][4];          // scores, then weights
+        if (KD_AHEAD && MT == 1) {
+            float next[MT][blocks][4];
+            mbarrier_wait(full(stage), phase);
+            multiply_qk(stage, s);
+#pragma unroll 1
+            for (; u < end; ++u) {
+                const int at = stage, parity = phase;
+                if (++stage == KD_STAGES) stage = 0, phase ^= 1;
+                if (u + 1 < end) {
+                    mbarrier_wait(full(stage), phase);
+                    multiply_qk(stage, next);
+                }
+                if (u + KD_STAGES - 1 < end) copy_unit(u + KD_STAGES - 1, at ? at - 1 : KD_STAGES - 1, at ? parity ^ 1 : parity);
+                softmax(u, s);
+                multiply_pv(at, s);
+                warp_arrive(empty(at));
+#pragma unroll
+                for (int j = 0; j < 4 * blocks; ++j) s[0][j >> 2][j & 3] = next[0][j >> 2][j & 3];
+            }
+            return;
+        }
 #pragma unroll 1
         for (; u < end; ++u) {
             if (MT == 2) lane = renewed(lane);   // addresses kept over the loop would cost more registers than there are
             mbarrier_wait(full(stage), phase);
-            multiply_qk();
+            multiply_qk(stage, s);
             if (u + KD_STAGES - 1 < end)    // into the place of the unit before this one
                 copy_unit(u + KD_STAGES - 1, stage ? stage - 1 : KD_STAGES - 1, stage ? phase ^ 1 : phase);
-            softmax(u);
-            multiply_pv();
+            softmax(u, s);
+            multiply_pv(stage, s);
             warp_arrive(empty(stage));
             if (++stage == KD_STAGES) stage = 0, phase ^= 1;
         }

@@ -16,7 +16,7 @@ from .verify_attn import Attention, softmax_read, visible_rows
 def verify_attn_gqa(
     q: np.ndarray,
     k_cache: np.ndarray,
-    v_cache: np.ndarray,
+    v_cache: np.ndarray | None,
     tree_k: np.ndarray | None,
     tree_v: np.ndarray | None,
     mask: np.ndarray,
@@ -30,11 +30,15 @@ def verify_attn_gqa(
 
     ``k_cache`` and ``v_cache`` are [b, S, Hkv, D], or [pages, page_size, Hkv, D] with ``page_table``
     [b, max_pages].  ``tree_k`` and ``tree_v`` are [b, N, Hkv, D]; None means that node i lies in the caches
-    at position ``lengths[b] + i``.  Head h reads KV head ``h // (H // Hkv)``.  Rows from ``counts[b]`` on
-    give 0 and -inf, and neither their KV nor their mask bits are read; the same result is given by a row that
-    sees nothing.  Returns out float64 [b, N, H, D] and lse float64 [b, N, H].
+    at position ``lengths[b] + i``.  ``v_cache`` None: rows of ``k_cache`` and ``tree_k`` hold the keys of all
+    KV heads and then their values, [.., 2 * Hkv, D].  Head h reads KV head ``h // (H // Hkv)``.  Rows from
+    ``counts[b]`` on give 0 and -inf, and neither their KV nor their mask bits are read; the same result is
+    given by a row that sees nothing.  Returns out float64 [b, N, H, D] and lse float64 [b, N, H].
     """
     batch, slots, heads, size = q.shape
+    if v_cache is None:
+        k_cache, v_cache = np.split(k_cache, 2, axis=2)
+        tree_k, tree_v = (None, None) if tree_k is None else np.split(tree_k, 2, axis=2)
     group = heads // k_cache.shape[2]
     out = np.zeros((batch, slots, heads, size))
     lse = np.full((batch, slots, heads), -np.inf)

@@ -89,14 +89,16 @@ def paged(case: Case, page_size: int, *, in_cache: bool) -> tuple[np.ndarray, np
 def attend(backend: Backend, case: Case, layout="contiguous", **options) -> kd.Attention:
     """Run the stage with prefix and tree rows laid out as ``layout`` says."""
     caches, trees = (case.k_cache, case.v_cache), (case.tree_k, case.tree_v)
-    if layout == "contiguous, in cache":
+    if layout.startswith("contiguous, in cache"):
         caches = [with_nodes(x, tree, case.lengths) for x, tree in zip(caches, trees, strict=True)]
-    elif layout != "contiguous":
-        *caches, options["page_table"] = paged(
-            case, int(layout.split()[0]), in_cache=layout.endswith("cache")
-        )
-    if layout.endswith("cache"):
+    elif layout[0].isdigit():
+        *caches, options["page_table"] = paged(case, int(layout.split()[0]), in_cache="in cache" in layout)
+    if "in cache" in layout:
         trees = (None, None)
+    if "one row" in layout:
+        caches, trees = (
+            (None if two[0] is None else np.concatenate(two, axis=2), None) for two in (caches, trees)
+        )
     arguments = (case.q, *caches, *trees, case.mask, case.lengths)
     return run_into_poison(
         backend, kd.verify_attn_gqa, *arguments, scale=SCALE, counts=case.counts, **options
@@ -157,9 +159,13 @@ def test_masks_and_types(backend, mask, dtype):
     assert_right(case, attend(backend, case))
 
 
-@pytest.mark.parametrize(
-    "layout", ["contiguous, in cache", "1", "3", "16", "64", "1 in cache", "16 in cache"]
-)
+LAYOUTS = [
+    "contiguous, in cache", "1", "3", "16", "64", "1 in cache", "16 in cache",
+    "contiguous, one row", "contiguous, in cache, one row", "16 one row", "3 in cache, one row",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts(backend, layout):
     case = make(3, [33, 0, 70], 9, 2, 3, dtype=BF16, counts=[9, 4, 8])
     assert_right(case, attend(backend, case, layout))

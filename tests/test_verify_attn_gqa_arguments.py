@@ -50,6 +50,17 @@ BAD = [
         ValueError,
         r"v_cache: got shape .*, wanted \[b=2, S=8, Hkv=2, D=64\]",
     ),
+    ({"v_cache": None}, ValueError, "tree_v: got an array, wanted None as for v_cache"),
+    (
+        {"v_cache": None, "tree_v": None, "k_cache": np.zeros((2, 8, 3, 64), np.float32)},
+        ValueError,
+        "k_cache: got 3 rows of keys and values",
+    ),
+    (
+        {"v_cache": None, "tree_v": None, "k_cache": np.zeros((2, 8, 4, 64), np.float32)},
+        ValueError,
+        r"tree_k: got .*, wanted \[b=2, N=3, 2\*Hkv=4, D=64\]",
+    ),
     ({"tree_v": None}, ValueError, "tree_k, tree_v: got only one of the two"),
     (
         {"tree_k": np.zeros((2, 4, 2, 64), np.float32)},

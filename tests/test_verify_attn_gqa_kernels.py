@@ -8,7 +8,7 @@ import test_verify_attn_gqa as bodies
 import test_verify_attn_kernels as mla
 from conftest import Backend
 from test_verify_attn_gqa import BF16, GRID, SCALE, Case, assert_right, attend, make
-from tolerances import ATTENTION_FLOAT32
+from tolerances import ATTENTION_FLOAT32, BFLOAT16_LSE, GOLDEN_ATTENTION
 
 import kdtree_cupy as kd
 from kdtree_cupy import masks, verify_attn_gqa_launch
@@ -49,7 +49,7 @@ def test_masks_and_types(backend, mask, dtype):
     bodies.test_masks_and_types(backend, mask, dtype)
 
 
-@pytest.mark.parametrize("layout", ["contiguous, in cache", "1", "3", "16", "64", "16 in cache"])
+@pytest.mark.parametrize("layout", bodies.LAYOUTS)
 def test_layouts(backend, layout):
     bodies.test_layouts(backend, layout)
 
@@ -70,6 +70,16 @@ def test_other_rules(backend):
     bodies.test_bits_from_the_count_on_are_ignored(backend)
     bodies.test_large_and_late_maxima(backend)
     bodies.test_counts_default_to_all_nodes(backend)
+
+
+@pytest.mark.parametrize("scale", [-0.2, 0.0, 1e-3])
+def test_any_finite_scale(backend, scale):
+    case = make(9, [40], 5, 4, dtype=BF16, mask="any")
+    got = backend.run(kd.verify_attn_gqa, *case[:7], scale=scale)
+    exact = bodies.reference(*case[:7], scale=scale)
+    error = np.abs(got.out.astype(np.float64) - exact.out).max()
+    assert error <= GOLDEN_ATTENTION["bfloat16"] * np.abs(exact.out).max()
+    np.testing.assert_allclose(got.lse, exact.lse, atol=BFLOAT16_LSE)
 
 
 def test_fixed_splits_do_not_depend_on_nodes_or_batch(backend):
