@@ -17,11 +17,13 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 import torch
-from bench_verify_attn import BAR, ceilings, provenance, time_graph, write
+from bench_verify_attn import BAR, write
+from torch_graph import time_graph
 
 import kdtree_cupy as kd
 from kdtree_cupy.library import KernelLibrary
 from kdtree_cupy.masks import pack_mask
+from kdtree_cupy.timing import Ceilings, ceilings, machine
 
 MODELS = {"qwen3-8b": (32, 8, 128), "smollm2-135m": (9, 3, 64), "llama-70b": (64, 8, 128)}
 """Heads, KV heads, numbers of a head."""
@@ -120,14 +122,14 @@ def sdpa(x: Inputs) -> Any:
     return lambda: torch.nn.functional.scaled_dot_product_attention(q, keys, values, mask, scale=size**-0.5)
 
 
-def base_row(name: str, batch: int, nodes: int, prefix: int, rate: float, bandwidth: float) -> dict[str, Any]:
+def base_row(name: str, batch: int, nodes: int, prefix: int, most: Ceilings) -> dict[str, Any]:
     """Return the columns that do not depend on who computes: shape and floor."""
     heads, shared, size = MODELS[name]
     flops, rows = 4 * batch * heads * nodes * (prefix + nodes) * size, batch * (prefix + nodes)
     moved = 4 * shared * size * rows + 4 * batch * heads * nodes * size
-    floor = max(flops / rate / 1e6, moved / bandwidth / 1e6)
+    floor = most.floor_us(moved, flops)
     sizes = {"b": batch, "H": heads, "Hkv": shared, "D": size, "q": nodes, "prefix": prefix}
-    bound = "operations" if flops / rate > moved / bandwidth else "bytes"
+    bound = "operations" if flops / most.flops_per_us > moved / most.bytes_per_us else "bytes"
     return (
         {"model": name} | sizes | {"dtype": "bfloat16", "floor_us": floor, "floor_is": bound, "flops": flops}
     )
@@ -140,11 +142,8 @@ def measure(x: Inputs, flops: int, library: KernelLibrary, splits: Any) -> dict[
     row = dict(zip(("frobenius", "one_minus_cosine", "lse_error"), worst, strict=True))
     if not all(error <= bar for error, bar in zip(worst, BAR, strict=True)):
         return row | {"right": False}
-    times = time_graph([lambda: call(x, library=library, splits=splits, out=out)], max(15, flops / 300e6), 7)
-    median, low, high, n = times
-    return row | {
-        "right": True, "us": median, "us_p20": low, "us_p80": high, "n": n, "tflops": flops / median / 1e6,
-    }  # fmt: skip
+    found = time_graph([lambda: call(x, library=library, splits=splits, out=out)])
+    return row | {"right": True, **found, "tflops": flops / found["us"] / 1e6}
 
 
 def show(row: dict[str, Any]) -> None:
@@ -172,10 +171,14 @@ def show(row: dict[str, Any]) -> None:
 @click.option("--variant", "variants", multiple=True, default=("",), help="Macros: KD_STAGES=4,KD_UNIT=64.")
 @click.option("--splits", default="auto")
 @click.option("--peer/--no-peer", default=True, help="Also time torch's attention.")
-def main(out: Path | None, variants: tuple[str, ...], splits: str, peer: bool) -> None:
+@click.option("--commit", default="", help="Of the sources, where there is no repository.")
+def main(out: Path | None, variants: tuple[str, ...], splits: str, peer: bool, commit: str) -> None:
     """Check and time verify_attn_gqa; exit code 1 if a result was wrong."""
-    rate, bandwidth = ceilings()
-    common = provenance() | {"matmul_tflops": round(rate, 1), "copy_tb_s": round(bandwidth, 3)}
+    most = ceilings("cuda")
+    common = machine("cuda") | {"torch": torch.__version__, "clock": "graph"}
+    common |= {"matmul_tflops": round(most.flops_per_us / 1e6, 1)}
+    common |= {"copy_tb_s": round(most.bytes_per_us / 1e6, 3), "commit": commit or common["commit"]}
+    common["command"] = " ".join(["python benchmarks/bench_verify_attn_gqa.py", *sys.argv[1:]])
     click.echo(str(common))
     libraries = {
         v: KernelLibrary(backend="cuda", defines=dict(w.split("=") for w in v.split(",") if w))
@@ -185,7 +188,7 @@ def main(out: Path | None, variants: tuple[str, ...], splits: str, peer: bool) -
     for name, batch, nodes, prefix in SHAPES:
         x, base = (
             make(batch, MODELS[name], nodes, prefix),
-            base_row(name, batch, nodes, prefix, rate, bandwidth),
+            base_row(name, batch, nodes, prefix, most),
         )
         flops = base.pop("flops")
         for variant, library in libraries.items():
@@ -194,9 +197,8 @@ def main(out: Path | None, variants: tuple[str, ...], splits: str, peer: bool) -
             rows.append(row)
             show(row)
         if peer:
-            median, low, high, n = time_graph([sdpa(x)], max(100, flops / 50e6), 5)
-            times = {"us": median, "us_p20": low, "us_p80": high, "n": n, "tflops": flops / median / 1e6}
-            rows.append(base | {"provider": "torch sdpa"} | times)
+            found = time_graph([sdpa(x)], 5)
+            rows.append(base | {"provider": "torch sdpa", **found, "tflops": flops / found["us"] / 1e6})
             show(rows[-1])
         del x
         torch.cuda.empty_cache()
