@@ -30,17 +30,17 @@ def tiny(family: str) -> Model:
     return Model(from_dict(config), weights)
 
 
-def small_gqa(vocab: int, seed: int = 0) -> tuple[dict, dict]:
-    """Return config and float32 weights of a one-layer Llama with a small vocabulary."""
+def small_gqa(vocab: int, seed: int = 0, size: int = 8) -> tuple[dict, dict]:
+    """Return config and float32 weights of a one-layer Llama with a small vocabulary, heads of ``size``."""
     config = {
         "vocab_size": vocab, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
         "num_attention_heads": 2, "num_key_value_heads": 1, "rms_norm_eps": 1e-5,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": True, "head_dim": size,
     }  # fmt: skip
     rng = np.random.default_rng(seed)
     shapes = {
-        "self_attn.q_proj": (16, 16), "self_attn.k_proj": (8, 16), "self_attn.v_proj": (8, 16),
-        "self_attn.o_proj": (16, 16), "mlp.gate_proj": (24, 16), "mlp.up_proj": (24, 16),
+        "self_attn.q_proj": (2 * size, 16), "self_attn.k_proj": (size, 16), "self_attn.v_proj": (size, 16),
+        "self_attn.o_proj": (16, 2 * size), "mlp.gate_proj": (24, 16), "mlp.up_proj": (24, 16),
         "mlp.down_proj": (16, 24), "input_layernorm": (16,), "post_attention_layernorm": (16,),
     }  # fmt: skip
     weights = {"model.embed_tokens.weight": (vocab, 16), "model.norm.weight": (16,)}

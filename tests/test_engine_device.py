@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from device_arrays import DeviceArray, DeviceModule, on_device
-from engine_tools import FAMILIES, golden, prompts_for, tiny
+from engine_tools import FAMILIES, golden, prompts_for, small_gqa, tiny
 from test_record import random_head
+from tolerances import LOSSLESS_LOGITS
 
 from kdtree_cupy import tree
 from kdtree_cupy.engine import (
@@ -26,7 +27,7 @@ from kdtree_cupy.trace import load_trace
 
 STAGES = {
     step: ("tree_build", "target_token", "tree_accept", "kv_commit"),
-    attention: ("verify_attn",),
+    attention: ("verify_attn", "verify_attn_gqa"),
     topk: ("topk_logprob",),
 }
 WAYS = (
@@ -40,7 +41,7 @@ WAYS = (
 def device(monkeypatch):
     """Return a function that gives a decoder on the device, and puts the stages there."""
 
-    def start(family, **options):
+    def start(family, size=None, **options):
         plain = KernelLibrary(backend="numpy")
         for module, names in STAGES.items():
             for name in names:
@@ -48,7 +49,7 @@ def device(monkeypatch):
         # what tells numpy from device arrays must not take these for numpy's
         monkeypatch.setattr(tree, "_to_numpy", lambda array: array.get())
         monkeypatch.setattr(topk, "on_host", lambda rows: not isinstance(rows, DeviceArray))
-        config, weights, _ = golden(family)
+        config, weights = small_gqa(96, size=size) if size else golden(family)[:2]
         return Model(from_dict(config), weights, xp=DeviceModule("device"), library=plain, **options)
 
     return start
@@ -63,6 +64,19 @@ def test_a_text_is_written_on_the_device(family, device):
     for way, plain in zip(WAYS, wanted, strict=True):
         found = compare(plain, recorded(model, prompts, **options, **way))
         assert (found.flips, found.difference) == (0, 0.0), way
+
+
+def test_heads_of_64_are_attended_by_the_kernel(device):
+    prompts = prompts_for(96, 3)
+    options = {"drafter": NGramDrafter(96), "max_new": 8, "page_size": 4}
+    config, weights = small_gqa(96, size=64)
+    host = Model(from_dict(config), weights)
+    wanted = [recorded(host, prompts, **options, **way) for way in WAYS]
+    model = device("gqa", size=64)
+    assert attention.has_kernel(model.config, model.xp) and not attention.has_kernel(host.config, np)
+    for way, plain in zip(WAYS, wanted, strict=True):
+        found = compare(plain, recorded(model, prompts, **options, **way))
+        assert found.flips == 0 and found.difference <= LOSSLESS_LOGITS, way
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

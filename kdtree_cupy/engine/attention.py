@@ -1,8 +1,9 @@
 """Attention of tree nodes over a paged prefix and over each other, in both families.
 
-Multi-head latent attention goes through :func:`kdtree_cupy.verify_attn` in absorbed form.  Grouped-query
-attention is computed here with the same rules: a node sees the whole prefix and the nodes that its mask row
-shows; rows from ``counts[b]`` on give 0.
+Multi-head latent attention goes through :func:`kdtree_cupy.verify_attn` in absorbed form, grouped-query
+attention on a GPU through :func:`kdtree_cupy.verify_attn_gqa`.  For numpy arrays, and heads of other sizes
+than the kernels', it is computed here with the same rules: a node sees the whole prefix and the nodes that
+its mask row shows.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..verify_attn import verify_attn
+from ..verify_attn_gqa import HEAD_SIZES, MOST_GROUP, verify_attn_gqa
 from . import products
 from .cache import PagedCache
 from .config import LATENT, ROPE, ModelConfig
@@ -38,7 +40,7 @@ class Nodes:
         Real nodes, and rows of the prefix.
     cache : PagedCache
     hidden : bool [b, n, rows + n]
-        What :func:`hidden_rows` gives; None for MLA.
+        What :func:`hidden_rows` gives; None where a kernel reads the mask.
     """
 
     positions: Array
@@ -65,8 +67,21 @@ def unpack(mask: Array, xp: Any) -> Array:
     return (words >> (node & 31).astype(np.uint32)) & np.uint32(1) != 0
 
 
+def has_kernel(config: ModelConfig, xp: Any) -> bool:
+    """Return whether the attention of a model on ``xp`` is a kernel's."""
+    group = config.num_attention_heads // config.num_key_value_heads
+    return config.is_mla or (xp is not np and config.head_dim in HEAD_SIZES and group <= MOST_GROUP)
+
+
 def gqa(
-    x: Array, layer: Weights, config: ModelConfig, rope: RopeTable, nodes: Nodes, index: int, rows: Array
+    x: Array,
+    layer: Weights,
+    config: ModelConfig,
+    rope: RopeTable,
+    nodes: Nodes,
+    index: int,
+    rows: Array,
+    library: Any,
 ) -> Array:
     """Return grouped-query attention of ``x`` [b, n, C] at layer ``index``.
 
@@ -81,10 +96,19 @@ def gqa(
     k = rope.rotate(k, nodes.positions, interleaved=False).reshape(batch, n, groups * size)
     rows[..., : groups * size] = rounded(k)
     rows[..., groups * size :] = rounded(linear(x, layer, "self_attn.v_proj", xp))
+    q = rounded(q)
+    if nodes.hidden is None:
+        cache, both = nodes.cache.layers[index], (2 * groups, size)
+        read_rows = verify_attn_gqa(
+            q, cache.reshape(*cache.shape[:2], *both), None, rows.reshape(batch, n, *both), None, nodes.mask,
+            nodes.lengths, scale=attention_scale(config), counts=nodes.counts,
+            page_table=nodes.cache.page_table, splits="fixed", library=library,
+        ).out  # fmt: skip
+        return linear(rounded(read_rows.reshape(batch, n, -1)), layer, "self_attn.o_proj", xp)
     places = nodes.hidden.shape[2] - n
     seen = xp.empty((batch, places + n, rows.shape[2]), rows.dtype)
     seen[:, :places], seen[:, places:] = nodes.cache.prefixes(index), rows
-    out = read(rounded(q), seen, nodes.hidden, attention_scale(config), xp)
+    out = read(q, seen, nodes.hidden, attention_scale(config), xp)
     return linear(rounded(out), layer, "self_attn.o_proj", xp)
 
 

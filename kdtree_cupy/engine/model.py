@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import products
-from .attention import Nodes, gqa, hidden_rows, mla
+from .attention import Nodes, gqa, has_kernel, hidden_rows, mla
 from .cache import PagedCache
 from .config import ModelConfig
 from .fused import rms_norm
@@ -144,7 +144,7 @@ class Model:
         """
         xp, config = self.xp, self.config
         places = cache.page_table.shape[1] * cache.page_size
-        hidden = None if config.is_mla else hidden_rows(mask, cache.lengths, places, xp)
+        hidden = None if has_kernel(config, xp) else hidden_rows(mask, cache.lengths, places, xp)
         nodes = Nodes(positions, mask, counts, cache.lengths, cache, hidden)
         x, rounded = self.embedding[tokens], self._round
         rows = xp.zeros((len(self._layers), *tokens.shape, config.row_size), self.dtype)
@@ -155,7 +155,7 @@ class Model:
             if config.is_mla:
                 y = mla(y, layer, config, self._rope, nodes, index, rows[index], self.library)
             else:
-                y = gqa(y, layer, config, self._rope, nodes, index, rows[index])
+                y = gqa(y, layer, config, self._rope, nodes, index, rows[index], self.library)
             x = rounded(x + y)
             y = rounded(rms_norm(x, layer["post_attention_layernorm.weight"], config.rms_norm_eps, xp))
             if "mlp.gate.weight" in layer:
