@@ -71,7 +71,8 @@ class Trial:
                 )
                 out.append(f"{what} ({self.backend}, {self.check_seconds:.1f} s)")
             if loose := [name for name, good in self.checked.items() if not good]:
-                out.append(f"compiles; {', '.join(loose)}: no reference to be checked against")
+                whose = "" if self.files == tuple(loose) else f"{', '.join(loose)}: "
+                out.append(f"compiles; {whose}no reference to be checked against")
         else:
             out.append("compiles; not checked" if self.backend != "numpy" or self.report else "not compiled")
         if self.report is not None and self.report.rows:
