@@ -17,7 +17,7 @@ from .library import arrays
 from .verify_attn_check import self_check_fp8 as self_check  # noqa: F401  the library asks for it
 
 if TYPE_CHECKING:
-    from .library import Run
+    from .library import KernelLibrary, Run
 
 Array = Any
 FILE, FILE_SM90 = "verify_attn_fp8.cu", "verify_attn_fp8_sm90.cu"
@@ -69,7 +69,7 @@ VARIANTS = {
     rows.name: tuple(Variant(rows, tile, groups) for tile, groups in ((16, 1), (32, 1), (64, 2)))
     for rows in (SCALED, PLAIN)
 }
-WGMMA = Variant(PLAIN, 64, 3)
+WGMMA = {rows.name: Variant(rows, 64, 3) for rows in (SCALED, PLAIN)}
 DYNAMIC_SHARED = {one.kernel: one.shared_bytes(LEAST_STAGES) for three in VARIANTS.values() for one in three}
 """Least dynamic shared memory of each kernel, in bytes: what a card with 100 KB for a block gets."""
 
@@ -78,8 +78,18 @@ def variant_for(rows: Rows, query_rows: int, splits: int | str, warp_groups: boo
     """Return the kernel for ``query_rows`` (node, head) pairs; "fixed" splits have one for all."""
     few, some, many = VARIANTS[rows.name]
     if splits == "fixed" or query_rows > some.tile:
-        return WGMMA if warp_groups and rows is PLAIN and splits != "fixed" else many
+        return WGMMA[rows.name] if warp_groups and splits != "fixed" else many
     return some if query_rows > few.tile else few
+
+
+def uses_warp_groups(library: KernelLibrary, on: common.Card, rows: Rows) -> bool:
+    """Return whether the sm_90a kernel may run: exact for rows with one scale, for others if asked for.
+
+    The macro KD_ROUND_ROWS 1 asks for it: it rounds numbers times their scale to bfloat16, which is exact for
+    scales that are powers of two.
+    """
+    rounds = bool(int(library.defines.get("KD_ROUND_ROWS", 0)))
+    return common.uses_warp_groups(library, on) and (rounds or not rows.scaled)
 
 
 def stages_and_copies(
@@ -124,7 +134,7 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
         return
     common.check_alignment(a)
     on, macros = common.card(run.device), run.library.defines
-    variant = variant_for(rows, nodes * heads, splits, common.uses_warp_groups(run.library, on))
+    variant = variant_for(rows, nodes * heads, splits, uses_warp_groups(run.library, on, rows))
     stages, copies = stages_and_copies(
         variant, on, int(macros["KD_STAGES"]) if "KD_STAGES" in macros else None
     )

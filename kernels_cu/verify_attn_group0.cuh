@@ -143,7 +143,7 @@
         for (int half = 0; half < 2; ++half) {
             row_sum[half] += __shfl_xor_sync(KD_FULL_MASK, row_sum[half], 1);
             row_sum[half] += __shfl_xor_sync(KD_FULL_MASK, row_sum[half], 2);
-            factor[half] = row_sum[half] > 0.0f ? (Row::fp8 ? call.value_scale : 1.0f) / row_sum[half] : 0.0f;
+            factor[half] = row_sum[half] > 0.0f ? (Row::fp8 && !Row::scaled ? call.value_scale : 1.0f) / row_sum[half] : 0.0f;
             const int row = 16 * warp + 8 * half + (lane >> 2), heads = call.batch.heads, far = it.segment.tile * L::rows + row;
             const float log_sum = row_sum[half] > 0.0f ? row_max[half] + fast_log2(row_sum[half]) : -KD_INFINITY;
             if ((lane & 3) != 0) continue;

@@ -89,6 +89,24 @@ __device__ __forceinline__ void widen_in_order(unsigned word, unsigned& low, uns
     widen_e4m3(__byte_perm(word, 0, 0x3120), low, high);
 }
 
+// In order, and times `scale`, rounded to bfloat16 once.
+__device__ __forceinline__ void widen_scaled(unsigned word, float scale, unsigned& low, unsigned& high)
+{
+#if defined(__CUDACC_RTC__) && KD_E4M3_CONVERT
+    asm("{ .reg .b32 x, y; .reg .b16 l, h, a, b; .reg .f32 u, v;\n\t"
+        "mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 x, l; cvt.rn.f16x2.e4m3x2 y, h;\n\t"
+        "mov.b32 {a, b}, x; cvt.f32.f16 u, a; cvt.f32.f16 v, b; mul.f32 u, u, %3; mul.f32 v, v, %3; cvt.rn.bf16x2.f32 %0, v, u;\n\t"
+        "mov.b32 {a, b}, y; cvt.f32.f16 u, a; cvt.f32.f16 v, b; mul.f32 u, u, %3; mul.f32 v, v, %3; cvt.rn.bf16x2.f32 %1, v, u; }"
+        : "=r"(low), "=r"(high) : "r"(word), "f"(scale));
+#else
+    unsigned pairs[2];
+    widen_in_order(word, pairs[0], pairs[1]);
+    using T = __nv_bfloat16;
+    low = pack_pair<T>(unpack_half<T>(pairs[0], 0) * scale, unpack_half<T>(pairs[0], 1) * scale);
+    high = pack_pair<T>(unpack_half<T>(pairs[1], 0) * scale, unpack_half<T>(pairs[1], 1) * scale);
+#endif
+}
+
 // Four neighbouring numbers of a result.
 template <class T>
 __device__ __forceinline__ void store_four(T* to, float a, float b, float c, float d)
