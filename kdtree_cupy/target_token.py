@@ -156,23 +156,23 @@ def launch(
         start("target_token_argmax", large, logits, *results, bests, tickets, *sizes, large[0])
         return
     scale, share = np.float32(math.log2(math.e) / temperature), np.float64(top_p)
+    if top_p < 1 and dtype == "bfloat16":
+        totals = scratch("counts", _WORDS, "uint32", zeros=True) if large[0] > 1 else None
+        args = (logits, uniforms, *results, tickets, totals, *sizes, large[0], scale, share)
+        start("target_token_counts", large, *args)
+        return
     segments = [scratch(n, small[0] * _SEGMENTS, d) for n, d in _SEGMENT_ARRAYS]
     states = scratch("states", _NUCLEUS, "uint64")
     drawn = (logits, uniforms, *results, *segments, tickets, states, *sizes, small[0])
     if top_p == 1:
         start("target_token_draw", small, *drawn, 0, scale)
         return
-    if dtype == "bfloat16":
-        totals = scratch("counts", _WORDS, "uint32", zeros=True) if large[0] > 1 else None
-        args = (logits, tickets, states, totals, *sizes, large[0], scale, share)
-        start("target_token_counts", large, *args)
-    else:
-        start("target_token_draw", small, *drawn, 1, scale)
-        totals = scratch("totals", _BINS, "uint64", zeros=True)
-        rounds = 3 if dtype == "float32" else 2
-        for number in range(rounds):
-            args = (logits, tickets, states, totals, *sizes, small[0], number, rounds, scale, share)
-            start("target_token_nucleus", small, *args)
+    start("target_token_draw", small, *drawn, 1, scale)
+    totals = scratch("totals", _BINS, "uint64", zeros=True)
+    rounds = 3 if dtype == "float32" else 2
+    for number in range(rounds):
+        args = (logits, tickets, states, totals, *sizes, small[0], number, rounds, scale, share)
+        start("target_token_nucleus", small, *args)
     start("target_token_draw", small, *drawn, 2, scale)
 
 

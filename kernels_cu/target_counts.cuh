@@ -19,6 +19,8 @@
 struct __align__(16) CountMemory {
     unsigned counts[KD_COUNT_WORDS];
     unsigned long long sums[KD_COUNT_THREADS / 32];
+    Nucleus nucleus;
+    LogitRow row;  // for later, out of registers meanwhile
     int bin, peak_bin, unclear;
     unsigned long long above;
 };
@@ -123,8 +125,9 @@ __device__ __forceinline__ void take_counts(CountMemory& memory, unsigned* total
     __syncthreads();
 }
 
-// All threads, the counts of the whole row in memory: what top_p keeps; or memory.unclear is set.
-__device__ inline Nucleus kept_by_counts(CountMemory& memory, const Mass& mass, double top_p)
+// All threads, the counts of the whole row in memory: what top_p keeps goes to memory.nucleus; or memory.unclear is
+// set.  Ends with a barrier.
+__device__ inline void kept_by_counts(CountMemory& memory, const Mass& mass, double top_p)
 {
     const int t = thread_number(), each = KD_COUNT_BINS / int(blockDim.x);
     const int top = KD_COUNT_BINS - 1 - t * each;  // this thread's bins, from the top
@@ -165,13 +168,34 @@ __device__ inline Nucleus kept_by_counts(CountMemory& memory, const Mass& mass, 
         if (!ValueCount::single(peak_bin) || bin < 0 || !ValueCount::single(bin)) memory.unclear = 1;
         if (!(off + end <= 1e-7f * float(double(total) / double(1ull << KD_COUNT_UNIT)))) memory.unclear = 1;
     }
+    if (t == 0 && !memory.unclear) {
+        const float edge = ValueCount::value(bin);
+        const unsigned long long one = (unsigned long long)(mass.of(edge, peak) * units);
+        const unsigned long long ties = min((wanted - memory.above + one - 1) / one, (unsigned long long)memory.counts[bin]);
+        memory.nucleus = {peak, 0.0f, edge, int(ties), 0, 0u, 0ull};
+    }
     __syncthreads();
-    Nucleus found = {peak, float(double(total) / double(1ull << KD_COUNT_UNIT)), -KD_INFINITY, 0, 0, 0u, 0ull};
-    if (memory.unclear) return found;
-    found.edge = ValueCount::value(bin);
-    const unsigned long long one = (unsigned long long)(mass.of(found.edge, peak) * units);
-    found.ties = int(min((wanted - memory.above + one - 1) / one, (unsigned long long)memory.counts[bin]));
-    return found;
+}
+
+// All threads: draw from what is kept of a row, by this block alone: a warp adds a run of ids, and the run that u falls into is
+// read once more.
+__device__ __forceinline__ int draw_from_row(const LogitRow& row, float peak, Kept kept, float u, float scale, DrawMemory& memory)
+{
+    const Mass mass(scale);
+    const int warps = int(blockDim.x) >> 5, each = ceil_div(row.chunks, warps), warp = warp_id();
+    int tied;
+    const float sum = kept_mass(row, warp * each, min((warp + 1) * each, row.chunks), mass, peak, kept, tied);
+    if (lane_id() == 0) memory.sums[warp] = sum, memory.ties[warp] = tied;
+    __syncthreads();
+    if (warp == 0) {
+        const auto load = [&](int i, float& own_peak, float& own_sum, int& own_ties) {
+            own_peak = peak, own_sum = memory.sums[i], own_ties = memory.ties[i];
+        };
+        choose_segment<1>(warps, load, u, kept, mass, memory);
+    }
+    __syncthreads();
+    const int first = memory.segment * each;
+    return pick(row, first, min(first + each, row.chunks), kept, mass, memory);
 }
 
 #endif

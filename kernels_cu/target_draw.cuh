@@ -6,6 +6,7 @@
 
 #define KD_NO_TOKEN 0x7fffffff
 #define KD_DRAW_UNROLL 5  // chunks that a lane loads at once
+#define KD_MOST_WARPS 32
 
 struct PeakSum {
     float peak, sum;
@@ -33,8 +34,8 @@ struct Segments {
 };
 
 struct DrawMemory {
-    float floats[KD_TARGET_WARPS];
-    int ints[KD_TARGET_WARPS];
+    float floats[KD_MOST_WARPS], sums[KD_MOST_WARPS];
+    int ints[KD_MOST_WARPS], ties[KD_MOST_WARPS];
     double total, remaining;  // mass of the row; mass to pass over in the segment
     float peak;
     int bad, segment, ties_before, choice;
@@ -133,42 +134,50 @@ __device__ __forceinline__ float sum_kept(const LogitRow& row, int first, int en
     return sum;
 }
 
-// This warp's segment: the mass above the edge, relative to the row's peak, and how many elements equal the edge.
+// This warp: the mass above the edge in chunks first..end-1, relative to the row's peak, and how many elements equal the edge.
+__device__ __forceinline__ float kept_mass(const LogitRow& row, int first, int end, const Mass& mass, float peak,
+    const Kept& kept, int& tied)
+{
+    const FastMass fast = {mass.scale};
+    const float offset = fast.offset(peak);
+    float sum;
+    tied = 0;
+    first += lane_id();
+    if (fast.safe(peak)) {
+        sum = sum_kept(row, first, end, kept.edge, tied, [&](float x) { return fast.of(x, offset); });
+        sum = fast.relative(sum, peak, offset);
+    } else {
+        sum = sum_kept(row, first, end, kept.edge, tied, [&](float x) { return mass.of(x, peak); });
+    }
+    tied = warp_sum(tied);
+    return warp_sum(sum);
+}
+
+// This warp's segment of what is kept.
 __device__ __forceinline__ void add_kept_segment(const RowCut& cut, int part, const Segments& segments, const Mass& mass, float peak,
     const Kept& kept)
 {
-    const int number = part * KD_TARGET_WARPS + warp_id(), lane = lane_id();
-    const FastMass fast = {mass.scale};
-    const float offset = fast.offset(peak);
-    int first, end, tied = 0;
+    const int number = part * KD_TARGET_WARPS + warp_id();
+    int first, end, tied;
     cut.segment(number, first, end);
-    float sum;
-    if (fast.safe(peak)) {
-        sum = sum_kept(cut.row, first + lane, end, kept.edge, tied, [&](float x) { return fast.of(x, offset); });
-        sum = fast.relative(sum, peak, offset);
-    } else {
-        sum = sum_kept(cut.row, first + lane, end, kept.edge, tied, [&](float x) { return mass.of(x, peak); });
-    }
-    sum = warp_sum(sum), tied = warp_sum(tied);
-    if (lane != 0) return;
+    const float sum = kept_mass(cut.row, first, end, mass, peak, kept, tied);
+    if (lane_id() != 0) return;
     segments.peaks[segments.at + number] = peak, segments.sums[segments.at + number] = sum;
     segments.ties[segments.at + number] = tied;
 }
 
-// Warp 0: into which segment does u fall?  Each lane adds a run of segments, in ascending order.
-__device__ inline void choose_segment(const Segments& segments, float u, const Kept& kept, const Mass& mass,
-    DrawMemory& memory)
+// Warp 0: into which of `count` segments does u fall?  Each lane adds a run of up to `most`, in ascending order.
+template <int most, class Load>
+__device__ __forceinline__ void choose_segment(int count, Load load, float u, const Kept& kept, const Mass& mass, DrawMemory& memory)
 {
-    constexpr int most = KD_TARGET_SLICES * KD_TARGET_WARPS / 32;
-    const int lane = lane_id(), each = ceil_div(segments.count, 32), first = lane * each;
+    const int lane = lane_id(), each = ceil_div(count, 32), first = lane * each;
     float peaks[most], sums[most], peak = -KD_LARGEST;
     int ties[most], tied = 0;
 #pragma unroll
     for (int i = 0; i < most; ++i) {
-        const bool real = i < each && first + i < segments.count;
-        peaks[i] = real ? __ldcg(&segments.peaks[segments.at + first + i]) : -KD_LARGEST;
-        sums[i] = real ? __ldcg(&segments.sums[segments.at + first + i]) : 0.0f;
-        ties[i] = real && kept.ties ? __ldcg(&segments.ties[segments.at + first + i]) : 0;
+        peaks[i] = -KD_LARGEST, sums[i] = 0.0f, ties[i] = 0;
+        if (i < each && first + i < count) load(first + i, peaks[i], sums[i], ties[i]);
+        if (!kept.ties) ties[i] = 0;
     }
 #pragma unroll
     for (int i = 0; i < most; ++i) peak = larger(peak, peaks[i]), tied += ties[i];
@@ -219,17 +228,27 @@ __device__ inline void choose_segment(const Segments& segments, float u, const K
     if (!beyond) memory.remaining = KD_INFINITY;  // u of 1 or more, or NaN: the last id with any mass
 }
 
+// Warp 0: the same for segments that blocks left in global memory.
+__device__ __forceinline__ void choose_segment(const Segments& segments, float u, const Kept& kept, const Mass& mass, DrawMemory& memory)
+{
+    constexpr int most = KD_TARGET_SLICES * KD_TARGET_WARPS / 32;
+    const auto load = [&](int i, float& peak, float& sum, int& ties) {
+        peak = __ldcg(&segments.peaks[segments.at + i]), sum = __ldcg(&segments.sums[segments.at + i]);
+        if (kept.ties) ties = __ldcg(&segments.ties[segments.at + i]);
+    };
+    choose_segment<most>(segments.count, load, u, kept, mass, memory);
+}
+
 // All threads: the first id of the chosen segment whose cumulative mass exceeds what remains, else the last with mass.
-__device__ inline int pick(const RowCut& cut, const Kept& kept, const Mass& mass, DrawMemory& memory)
+__device__ inline int pick(const LogitRow& row, int first, int end, const Kept& kept, const Mass& mass, DrawMemory& memory)
 {
     const int t = thread_number();
     const float peak = memory.peak;
     const double remaining = memory.remaining;
-    int first, end, ties_before = memory.ties_before, last = -1;
-    cut.segment(memory.segment, first, end);
+    int ties_before = memory.ties_before, last = -1;
     float passed = 0.0f;
-    for (int base = first; base < end; base += KD_TARGET_THREADS) {
-        const uint4 chunk = cut.row.load(base + t, end);
+    for (int base = first; base < end; base += int(blockDim.x)) {
+        const uint4 chunk = row.load(base + t, end);
         float masses[KD_PACK], own = 0.0f, total;
         int tied = 0, all_tied = 0, rank = 0;
         if (kept.ties) {
@@ -243,7 +262,7 @@ __device__ inline int pick(const RowCut& cut, const Kept& kept, const Mass& mass
             const bool counts = x > kept.edge || (x == kept.edge && rank++ < kept.ties);
             masses[j] = counts ? mass.of(x, peak) : 0.0f;
             own += masses[j];
-            if (masses[j] > 0.0f) last = cut.row.id(base + t) + j;
+            if (masses[j] > 0.0f) last = row.id(base + t) + j;
         }
         float sum = passed + sum_before(own, memory.floats, total);
         if (own > 0.0f && double(sum + own) > remaining) {
@@ -251,7 +270,7 @@ __device__ inline int pick(const RowCut& cut, const Kept& kept, const Mass& mass
 #pragma unroll
             for (int j = 0; j < KD_PACK; ++j) {
                 sum += masses[j];
-                if (choice == KD_NO_TOKEN && masses[j] > 0.0f && double(sum) > remaining) choice = cut.row.id(base + t) + j;
+                if (choice == KD_NO_TOKEN && masses[j] > 0.0f && double(sum) > remaining) choice = row.id(base + t) + j;
             }
             atomicMin(&memory.choice, choice == KD_NO_TOKEN ? last : choice);
         }

@@ -73,19 +73,22 @@ __device__ inline void next_digit(MassBins& bins, unsigned long long* totals, Nu
     const int t = thread_number(), top = KD_MASS_BINS - 1 - t * each;
     const Nucleus own = state;
     const unsigned long long wanted = (unsigned long long)ceil(top_p * KD_MASS_UNITS);
-    unsigned long long masses[each] = {}, sum = 0, total;
-#pragma unroll
-    for (int j = 0; j < each && t < KD_TARGET_THREADS; ++j) {
-        masses[j] = totals ? __ldcg(&totals[top - j]) : bins.masses[top - j];
-        if (totals) totals[top - j] = 0;
-        sum += masses[j];
+    const auto mass_of_bin = [&](int i) { return totals ? __ldcg(&totals[i]) : (unsigned long long)bins.masses[i]; };
+    unsigned long long sum = 0, total;
+    if (t < KD_TARGET_THREADS) {
+#pragma unroll 4
+        for (int j = 0; j < each; ++j) sum += mass_of_bin(top - j);
     }
     if (t == 0) bins.digit = -1;
     unsigned long long before = own.above + sum_before(sum, bins.scratch, total);
-#pragma unroll
-    for (int j = 0; j < each; ++j) {
-        if (before < wanted && wanted <= before + masses[j]) bins.digit = top - j, bins.above = before;
-        before += masses[j];
+    if (t < KD_TARGET_THREADS) {
+#pragma unroll 4
+        for (int j = 0; j < each; ++j) {
+            const unsigned long long here = mass_of_bin(top - j);
+            if (before < wanted && wanted <= before + here) bins.digit = top - j, bins.above = before;
+            before += here;
+            if (totals) totals[top - j] = 0;
+        }
     }
     __syncthreads();
     if (t != 0 || bins.digit < 0) return;  // rounding kept top_p from being reached: the edge stays -inf, all is kept

@@ -5,8 +5,8 @@
 //            compare theirs in pairs.
 //            draw: as many blocks; each warp adds the masses of its own run of ids (a segment); the row's last block
 //            finds the segment that u falls into and reads it once more.  With top-p, the least logit kept comes
-//            first and `stage` 2 draws from what is kept.  bfloat16: from how often each value occurs
-//            (`target_token_counts`).  Others: `stage` 1 adds, `target_token_nucleus` finds digits of the order-preserving
+//            first.  bfloat16, `target_token_counts`: blocks count how often each value occurs; the row's last block finds
+//            the least value kept and draws from the row.  Others: `stage` 2 draws from what is kept; `stage` 1 adds, `target_token_nucleus` finds digits of the order-preserving
 //            bits, from masses counted as integers.
 // Inputs     logits (b, N, vocab) KD_LOGIT, any values; ids from `valid` on take no part; uniforms (b, N) float32 or null
 // Outputs    tokens (b, N) int32, status (b,) int32.  Scratch: peaks, sums, ties: one a segment; states:
@@ -20,7 +20,7 @@
 // Aliasing   outputs overlap nothing; launches that share scratch must not overlap in time
 // Numerics   argmax is exact, lowest id first.  Draws: float32 sums in an order that sizes fix; an edge between two ids
 //            may lie up to 1e-6 from the exact one
-// Bytes      reads sizeof(KD_LOGIT) * valid a row; a draw 1 + 1/segments times that, with top-p 2 times, float16 4, float32 5
+// Bytes      reads sizeof(KD_LOGIT) * valid a row; a draw 1 + 1/segments times that, with top-p twice, float16 four, float32 five times
 #include "target_argmax.cuh"
 #include "target_counts.cuh"
 
@@ -126,7 +126,7 @@ target_token_draw(const KD_LOGIT* __restrict__ logits, const float* __restrict__
     else if (!state->bad) add_kept_segment(cut, part, segments, Mass(scale), state->peak, kept);
     if (!last_block(counters, number, slices)) return;
     const int t = int(threadIdx.x);
-    if (t < 32 && stage == 2 && state->bad) memory.bad = 1;
+    if (t < 32 && stage == 2 && state->bad) memory.bad = 1, memory.segment = 0;
     else if (t < 32) choose_segment(segments, stage == 1 ? 0.0f : uniforms[number], kept, Mass(scale), memory);
     __syncthreads();
     const bool bad = memory.bad != 0;
@@ -135,34 +135,40 @@ target_token_draw(const KD_LOGIT* __restrict__ logits, const float* __restrict__
         return;
     }
     if (t == KD_TARGET_THREADS - 1) counters.finish_row(number, bad, nodes, status);
-    const int token = bad ? -1 : pick(cut, kept, Mass(scale), memory);
+    int first, end;
+    cut.segment(memory.segment, first, end);
+    const int token = bad ? -1 : pick(cut.row, first, end, kept, Mass(scale), memory);
     if (t == 0) tokens[number] = token;
 }
 
 extern "C" __global__ void __launch_bounds__(KD_COUNT_THREADS, 1)
-target_token_counts(const KD_LOGIT* __restrict__ logits, unsigned long long* tickets, unsigned long long* states,
-    unsigned* totals, int nodes, int vocab, int valid, int slices, float scale, double top_p)
+target_token_counts(const KD_LOGIT* __restrict__ logits, const float* __restrict__ uniforms, int* __restrict__ tokens,
+    int* __restrict__ status, unsigned long long* tickets, unsigned* totals, int nodes, int vocab, int valid, int slices, float scale,
+    double top_p)
 {
     __shared__ CountMemory memory;
-    const int number = int(blockIdx.x) / slices, part = int(blockIdx.x) - number * slices;
-    const RowCut cut = {LogitRow(logits, number, vocab, valid), slices};
-    Nucleus& state = *reinterpret_cast<Nucleus*>(states + (long long)number * KD_NUCLEUS_WORDS);
-    count_values(cut, part, memory);
+    __shared__ DrawMemory draw;
+    const int number = int(blockIdx.x) / slices, part = int(blockIdx.x) - number * slices, t = int(threadIdx.x);
+    const Tickets counters(tickets, int(gridDim.x) / (slices * nodes));
+    const LogitRow row(logits, number, vocab, valid);
+    if (t == 0) memory.row = row;
+    count_values({row, slices}, part, memory);
     if (slices > 1) {
         unsigned* own_totals = totals + (long long)number * KD_COUNT_WORDS;
         add_counts(memory, own_totals);
-        if (!last_block(Tickets(tickets, int(gridDim.x) / (slices * nodes)), number, slices)) return;
+        if (!last_block(counters, number, slices)) return;
         take_counts(memory, own_totals);
     } else {
         __syncthreads();
     }
-    const Nucleus found = kept_by_counts(memory, Mass(scale), top_p);
-    if (!memory.unclear) {
-        if (threadIdx.x == 0) state = found;
-        return;
-    }
-    __syncthreads();
-    nucleus_of_row(*reinterpret_cast<MassBins*>(memory.counts), cut.row, state, 2, scale, top_p);
+    kept_by_counts(memory, Mass(scale), top_p);
+    if (memory.unclear) nucleus_of_row(*reinterpret_cast<MassBins*>(memory.counts), memory.row, memory.nucleus, 2, scale, top_p);
+    const Nucleus& nucleus = memory.nucleus;
+    const bool bad = nucleus.bad != 0;
+    if (t == int(blockDim.x) - 1) counters.finish_row(number, bad, nodes, status);
+    int token = -1;
+    if (!bad) token = draw_from_row(memory.row, nucleus.peak, {nucleus.edge, nucleus.ties}, uniforms[number], scale, draw);
+    if (t == 0) tokens[number] = token;
 }
 
 extern "C" __global__ void __launch_bounds__(KD_TARGET_THREADS, 3)
