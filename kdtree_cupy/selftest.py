@@ -100,7 +100,9 @@ def _stage(stage: str, library: KernelLibrary) -> dict[str, Any]:
             got = run_case(case, library)
             error, bound = compare(case, got)
             if error > bound:
-                result["problem"] = f"case {name!r}: error {error:.3g}, allowed {bound:.3g}"
+                result["problem"] = (
+                    f"case {name!r}: not what the reference gives (error {error:.3g}, allowed {bound:.3g})"
+                )
                 return result
             result["largest_error"] = max(result["largest_error"], error)
             result["bound"] = max(result["bound"], bound)
