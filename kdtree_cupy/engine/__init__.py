@@ -7,8 +7,8 @@ numpy or CuPy arrays, a paged cache, drafters, and one function::
     model, tokenizer = smollm2()
     done = generate(model, [tokenizer.chat("What is a tree?")], drafter=NGramDrafter(model.vocab_size))
 
-The stages of a round are the public functions of this package.  The engine is made to be read and checked,
-not to be fast.
+The stages of a round are the public functions of this package.  The engine is made to be read and checked; on
+a GPU its rounds are captured, but it is no serving engine.
 """
 
 from .config import ModelConfig, from_dict
