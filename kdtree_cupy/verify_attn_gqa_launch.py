@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,6 @@ from .verify_attn_launch import (
     Card,
     card,
     check_alignment,
-    combine_rows,
     current_stream,
     cut,
 )
@@ -31,6 +31,7 @@ Array = Any
 FILE, UNIT = "verify_attn_gqa.cu", 32
 LEAST_STAGES = 2
 """Units in the ring: one is used, one is on the way.  All that the host has, where a build takes seconds."""
+MOST_BLOCK_ROWS = 8
 RESERVED = 1024
 """Bytes of shared memory that every block costs besides its own."""
 
@@ -92,6 +93,17 @@ def stages_and_blocks(
     )
 
 
+def rows_of_a_block(rows: int, splits: int | str, macros: Mapping[str, Any]) -> int:
+    """Return rows a block of the combining kernel: so many that all blocks run at once, 8 at most.
+
+    With "fixed" splits the order of sums must not depend on the number of rows.
+    """
+    if splits == "fixed":
+        return MOST_BLOCK_ROWS
+    fewest = 1 if rows <= 528 else 2 if rows <= 1056 else 4 if rows <= 2112 else MOST_BLOCK_ROWS
+    return int(macros.get("KD_BLOCK_ROWS", fewest))
+
+
 def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) -> None:
     """Run the kernels into ``out`` and ``lse``; does not wait for the device."""
     a = arguments
@@ -137,7 +149,7 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     )  # fmt: skip
     if plan.most_chunks == 1 and a.counts is None:
         return
-    block_rows = combine_rows(batch * nodes * heads, splits)
+    block_rows = rows_of_a_block(batch * nodes * heads, splits, macros)
     run.launch(
         FILE, "verify_attn_gqa_combine", (math.ceil(nodes * heads / block_rows), batch), 256,
         (partial, partial_lse, table, a.counts, out, lse, nodes, group, shared, variant.rows, block_rows),

@@ -128,17 +128,24 @@ struct HeadTile {
     {
         mbarrier_wait(empty(to), parity ^ 1);
         const HeadItem<T>& it = item();
-        const int piece = lane % pieces, row = lane / pieces, width = call.width;
+        const int row = lane / pieces, spot = 16 * (lane % pieces ^ row);
+        const shared_address place = base + to * L::unit_bytes + (warp * own + row) * L::pitch;
+        const auto bytes = [&](const T* rows) { return reinterpret_cast<const char*>(rows + 8 * (lane % pieces)); };
+        const auto copy = [&](bool some_in_tree) {
+            const char *keys = bytes(it.keys.cache), *values = bytes(it.values);
+            const unsigned row_bytes = call.width * (unsigned)sizeof(T);
 #pragma unroll
-        for (int i = 0; i < own; i += together) {
-            const int number = __shfl_sync(KD_FULL_MASK, found[i / 32], i % 32 + row);
-            const bool in_tree = number < 0;
-            const long long from = (long long)(in_tree ? ~number : number) * width + 8 * piece;
-            const int at = warp * own + i + row;
-            const shared_address place = base + to * L::unit_bytes + at * L::pitch + 16 * (piece ^ (at & 7));
-            copy_async_16(place, (in_tree ? it.keys.tree : it.keys.cache) + from);
-            copy_async_16(place + 2 * KD_HEAD, (in_tree ? it.tree_values : it.values) + from);
-        }
+            for (int i = 0; i < own; i += together) {
+                const int number = __shfl_sync(KD_FULL_MASK, found[i / 32], i % 32 + row);
+                const bool in_tree = some_in_tree && number < 0;
+                const unsigned long long from = (unsigned long long)(unsigned)(in_tree ? ~number : number) * row_bytes;
+                const shared_address there = place + i * L::pitch + (spot ^ 16 * (i & 7));
+                copy_async_16(there, (in_tree ? bytes(it.keys.tree) : keys) + from);
+                copy_async_16(there + 2 * KD_HEAD, (in_tree ? bytes(it.tree_values) : values) + from);
+            }
+        };
+        if ((u + 1) * KD_UNIT > it.keys.length && it.keys.tree) copy(true);
+        else copy(false);
         copy_async_arrive(full(to));
         if (u + 1 < it.segment.end) find_rows(u + 1);
     }
