@@ -5,10 +5,12 @@
 //   verify_attn_scaled_wgmma  rows of 656 bytes, numbers times their scale rounded to bfloat16: exact if scales are powers of two
 // Inputs, Outputs   as verify_attn_fp8.cu; partial results are joined by verify_attn_combine with tile_rows = 64
 // Arch       sm_90a
-// Launch     any grid (one block per multiprocessor is best), block 384, dynamic shared GroupLayout::bytes
+// Launch     any grid (one block per multiprocessor is best), block 384, dynamic shared 232336
 // Numerics   as verify_attn_fp8.cu, but for scales that are no powers of two
 // Bytes      as verify_attn_fp8.cu
 #include "verify_attn_groups.cuh"
+
+static_assert(GroupLayout::bytes == 232336, "the launch line above says so");
 
 #define KD_GROUPS_KERNEL(name, Row)                                                                                     \
     extern "C" __global__ void __launch_bounds__(384, 1)                                                                \
