@@ -9,7 +9,8 @@ from scipy.stats import chisquare
 from tolerances import CHI_SQUARE, LOSSLESS_LOGITS
 
 from kdtree_cupy.engine import Model, NGramDrafter, from_dict, generate
-from kdtree_cupy.engine.lossless import check_mode, recorded
+from kdtree_cupy.engine.generate import Generation
+from kdtree_cupy.engine.lossless import Recorded, check_mode, compare, recorded
 from kdtree_cupy.refs.model import forward
 
 BACKENDS = ("host", "cuda")
@@ -96,6 +97,20 @@ def test_flips_in_bfloat16_are_roundings(family):
 def test_wide_trees(family):
     prompts, wanted = plain(family, 2)
     assert_lossless(family, wanted, prompts, batch=2, budget=256, max_new=32)
+
+
+@pytest.mark.parametrize(("gap", "unexplained"), [(0.01, 0), (0.5, 1)])
+def test_a_flip_is_explained_by_what_was_measured_elsewhere_only(gap, unexplained):
+    """However far the logits at the flip itself are apart."""
+
+    def way(tokens, logits):
+        return Recorded(Generation([np.int32(tokens)], [], 0.0, 0.0), [np.float32(logits)])
+
+    plain = way([1, 0, 1], [[0, 9, 0], [1 + gap, 1, 0], [0, 5, 0]])
+    other = way([1, 1, 2], [[0, 9.004, 0], [0, 9, 0], [0, 0, 7]])
+    found = compare(plain, other)
+    assert found[:4] == (1, 1, 1, unexplained)
+    assert found.difference == pytest.approx(0.004, rel=1e-3)
 
 
 def test_a_bad_drafter_costs_rounds_but_no_token():

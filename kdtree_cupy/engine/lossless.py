@@ -10,11 +10,13 @@ import numpy as np
 from .context import Drafter
 from .generate import Generation, open_session, run
 from .model import Model
+from .rounds import Round
 from .step import host
 
 Array = Any
 ALLOWED = 4.0
-"""A flip is rounding if the two best logits of plain decoding are closer than this times the difference."""
+"""A flip is rounding if the two best logits of plain decoding are closer than this times the difference that
+was measured where tokens agree."""
 
 
 class Recorded(NamedTuple):
@@ -36,7 +38,7 @@ class Comparison(NamedTuple):
     unexplained : int
         Flips where plain decoding's two best logits are further apart than rounding explains.
     difference : float
-        Largest difference of a logit.
+        Largest difference of a logit before the flips.
     tau : float
         Tokens per round of the other way.
     """
@@ -66,24 +68,48 @@ def recorded(model: Model, prompts: Sequence[np.ndarray], **options: Any) -> Rec
 
 def compare(plain: Recorded, other: Recorded) -> Comparison:
     """Compare another way of decoding with plain decoding of the same prompts."""
-    flips: list[float] = []
+    return _summary([_look(plain, other)], other.generation.rounds)
+
+
+class _Seen(NamedTuple):
+    """Sequences, tokens before flips, gaps of the two best logits at flips, largest difference before."""
+
+    sequences: int
+    tokens: int
+    gaps: list[float]
+    difference: float
+
+
+def _look(plain: Recorded, other: Recorded) -> _Seen:
+    gaps: list[float] = []
     tokens, difference = 0, 0.0
     pairs = zip(plain.generation.tokens, other.generation.tokens, plain.logits, other.logits, strict=True)
     for wanted, got, before, after in pairs:
         size = min(wanted.size, got.size)
         differing = np.flatnonzero(wanted[:size] != got[:size])
         same = int(differing[0]) if differing.size else size
-        rows = min(same + 1, size)  # the logits at a flip still follow the same text
         if type(before) is not type(after):
             before, after = host(before), host(after)
-        difference = max(difference, float(abs(before[:rows] - after[:rows]).max()))
+        if same:  # a flip's own difference would always explain it
+            difference = max(difference, float(abs(before[:same] - after[:same]).max()))
         tokens += same
         if differing.size:
             best = np.sort(host(before[same]))[-2:]
-            flips.append(float(best[1] - best[0]))
-    unexplained = sum(gap >= ALLOWED * difference for gap in flips)
-    count = len(plain.logits)
-    return Comparison(count, tokens, len(flips), unexplained, difference, other.generation.tau)
+            gaps.append(float(best[1] - best[0]))
+    return _Seen(len(plain.logits), tokens, gaps, difference)
+
+
+def _summary(seen: list[_Seen], rounds: list[Round]) -> Comparison:
+    difference = max(one.difference for one in seen)
+    gaps = [gap for one in seen for gap in one.gaps]
+    return Comparison(
+        sum(one.sequences for one in seen),
+        sum(one.tokens for one in seen),
+        len(gaps),
+        sum(gap >= ALLOWED * difference for gap in gaps),
+        difference,
+        sum(len(r.tokens) for r in rounds) / len(rounds) if rounds else float("nan"),
+    )
 
 
 def check_mode(
@@ -106,19 +132,12 @@ def check_mode(
     batch : int
         Prompts decoded together.
     """
-    parts = []
+    seen: list[_Seen] = []
+    rounds: list[Round] = []
     for start in range(0, len(prompts), batch):
         part = recorded(model, prompts[start : start + batch], drafter=drafter, **options)
         at = slice(start, start + batch)
         reference = Generation(plain.generation.tokens[at], [], 0.0, 0.0)
-        parts.append((compare(Recorded(reference, plain.logits[at]), part), part.generation.rounds))
-    found = [one for one, _ in parts]
-    rounds = [one for _, several in parts for one in several]
-    return Comparison(
-        sum(c.sequences for c in found),
-        sum(c.tokens for c in found),
-        sum(c.flips for c in found),
-        sum(c.unexplained for c in found),
-        max(c.difference for c in found),
-        sum(len(r.tokens) for r in rounds) / max(len(rounds), 1),
-    )
+        seen.append(_look(Recorded(reference, plain.logits[at]), part))
+        rounds += part.generation.rounds
+    return _summary(seen, rounds)
