@@ -91,7 +91,47 @@ def array(value: Array, name: str, dtypes: str | tuple[str, ...], spec: str, dim
         raise ValueError(f"{name}: got shape {tuple(value.shape)}, wanted {dims.describe(spec)}")
     if not is_contiguous(value):
         raise ValueError(f"{name}: got a strided array, wanted a C-contiguous one (make a copy)")
+    if kind(value) == "numpy" and not value.flags.aligned:
+        raise ValueError(
+            f"{name}: got an array that starts within a number, wanted an aligned one (make a copy)"
+        )
     return value
+
+
+def target(value: Array, name: str, dtypes: str | tuple[str, ...], spec: str, dims: Dims) -> Array:
+    """Return ``value``, an array to write into, if it passes :func:`array` and is not read-only."""
+    array(value, name, dtypes, spec, dims)
+    if kind(value) == "numpy" and not value.flags.writeable:
+        raise ValueError(f"{name}: got a read-only array, wanted a writeable one")
+    return value
+
+
+def apart(targets: dict[str, Array], inputs: dict[str, Any]) -> None:
+    """Raise ``ValueError`` if an array of ``targets`` shares memory with another one or with an input."""
+    spans: list[tuple[int, int, str]] = []
+    for name, value in (inputs | targets).items():
+        if kind(value) is None or not value.nbytes:
+            continue
+        begin = _address(value)
+        end = begin + value.nbytes
+        for low, high, other in spans if name in targets else ():
+            if begin < high and low < end:
+                raise ValueError(f"{name}: shares memory with {other}, wanted memory of its own")
+        spans.append((begin, end, name))
+
+
+def _address(value: Array) -> int:
+    found = kind(value)
+    if found == "torch":
+        return value.data_ptr()
+    return value.data.ptr if found == "cupy" else value.__array_interface__["data"][0]
+
+
+def host(value: Array) -> np.ndarray:
+    """Return the values of an array of any kind (waits for the device)."""
+    if kind(value) == "torch":
+        return value.detach().cpu().numpy()
+    return np.asarray(value.get() if hasattr(value, "get") else value)
 
 
 def integer(value: Any, name: str, low: int, high: int) -> int:
@@ -112,9 +152,13 @@ def number(value: Any, name: str, wanted: str, ok: Any) -> float:
     """Return ``value`` as float if ``ok(value)``; ``wanted`` says the range in words."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}: got {type(value).__name__}, wanted a number")
-    if not ok(value):
+    try:
+        result = float(value)
+    except OverflowError:
+        raise ValueError(f"{name}: got a number beyond float64, wanted {wanted}") from None
+    if not ok(result):
         raise ValueError(f"{name}: got {value}, wanted {wanted}")
-    return float(value)
+    return result
 
 
 def per_request(value: Any, name: str, batch: int, low: int, high: int) -> Array:
@@ -167,9 +211,9 @@ def output(out: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
 
 def raise_on_status(stage: str, status: Array) -> None:
     """Raise ``ValueError`` naming the first request with a fault (waits for the device)."""
-    host = np.asarray(status.get() if hasattr(status, "get") else status)
-    faulty = np.flatnonzero(host)
+    words = host(status)
+    faulty = np.flatnonzero(words)
     if faulty.size:
         b = int(faulty[0])
         more = f" ({faulty.size} requests with faults)" if faulty.size > 1 else ""
-        raise ValueError(f"{stage}: status[{b}] = {int(host[b])}: {describe_status(int(host[b]))}{more}")
+        raise ValueError(f"{stage}: status[{b}] = {int(words[b])}: {describe_status(int(words[b]))}{more}")

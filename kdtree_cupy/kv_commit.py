@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import checks, kv_commit_launch, stage_run, stage_scratch
+from . import checks, kv_commit_launch, kv_positions, stage_run, stage_scratch
 from .library.resolve import Run, resolve
 from .limits import MAX_NODES
 from .refs import kv_commit as reference
@@ -95,6 +95,7 @@ def kv_commit(
         page_table = checks.array(page_table, "page_table", "int32", "b max_pages", dims)
     layout = "b S E" if page_table is None else "pages page_size E"
     layers = check_layers(caches, "caches", ROW_DTYPES, layout, dims)
+    kv_positions.check_pages(layers[0], "caches", page_table)
     sources = None
     if tree_kv is not None:
         sources = check_layers(tree_kv, "tree_kv", checks.dtype_name(layers[0]), "b N E", dims)
@@ -104,7 +105,9 @@ def kv_commit(
     given = {"path": path, "path_length": path_length, "lengths": lengths, "page_table": page_table}
     given |= {f"caches[{i}]": layer for i, layer in enumerate(layers)}
     given |= {f"tree_kv[{i}]": layer for i, layer in enumerate(sources or ())}
-    run = resolve(library, stage_run.placed(given, ("path_length", "lengths"), targets))
+    in_place = [name for name in given if name not in ("path", "path_length", "page_table")]
+    numbers = ("path_length", "lengths")
+    run = resolve(library, stage_run.placed(given, numbers, targets, in_place=in_place))
     for i, layer in enumerate(layers):
         if checks.kind(layer) == "numpy" and not layer.flags.writeable:
             raise ValueError(f"caches[{i}]: got a read-only array, wanted a writeable one")
@@ -152,8 +155,8 @@ def check_out(out: Committed, batch: int) -> tuple[Array, ...]:
     lengths, status = checks.output(out, Committed._fields)
     dims = checks.Dims(b=batch)
     return (
-        checks.array(lengths, "out.lengths", "int32", "b", dims),
-        checks.array(status, "out.status", "int32", "b", dims),
+        checks.target(lengths, "out.lengths", "int32", "b", dims),
+        checks.target(status, "out.status", "int32", "b", dims),
     )
 
 

@@ -1,11 +1,9 @@
-"""The backend that is always there: hands a call to the references and fills ``out``."""
+"""The backend that is always there, for calls that have no other."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from .checks import kind
 from .errors import BackendError
@@ -35,12 +33,3 @@ def require(stage: str, library: Any, arrays: Mapping[str, Array | None]) -> Non
                 f"{stage}: {name} is a {found} array and the numpy backend takes numpy arrays only; "
                 f"pass {name}.get() (CuPy) or {name}.cpu().numpy() (torch)"
             )
-
-
-def fill(out: Sequence[np.ndarray] | None, results: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Return ``results``, or ``out`` after copying them into it."""
-    if out is None:
-        return tuple(results)
-    for target, result in zip(out, results, strict=True):
-        target[...] = result
-    return tuple(out)

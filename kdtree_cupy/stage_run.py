@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .checks import kind
+from .checks import apart, kind
 
 if TYPE_CHECKING:
     from .library.resolve import Run
@@ -17,7 +17,11 @@ Array = Any
 
 
 def placed(
-    given: Mapping[str, Any], numbers: Sequence[str], out: Sequence[Array] | None = None
+    given: Mapping[str, Any],
+    numbers: Sequence[str],
+    out: Sequence[Array] | None = None,
+    *,
+    in_place: Sequence[str] = (),
 ) -> dict[str, Array]:
     """Return what decides where a call runs: its arrays by name, those of ``out`` included.
 
@@ -29,13 +33,23 @@ def placed(
         Arguments that may be numbers per request in host memory wherever the others are.
     out : sequence of arrays, optional
         Arrays to write into.
+    in_place : sequence of str
+        Arguments that ``out`` may share memory with.
+
+    Raises
+    ------
+    ValueError
+        An array of ``out`` shares memory with another one or with an argument.
     """
     arrays = {
         name: value
         for name, value in given.items()
         if kind(value) is not None and not (name in numbers and kind(value) == "numpy")
     }
-    return arrays | {f"out[{i}]": array for i, array in enumerate(out or ())}
+    targets = {f"out[{i}]": array for i, array in enumerate(out or ())}
+    if targets:
+        apart(targets, {name: value for name, value in arrays.items() if name not in in_place})
+    return arrays | targets
 
 
 def deliver(run: Run, out: Sequence[Array] | None, results: Sequence[np.ndarray]) -> tuple[Array, ...]:

@@ -220,8 +220,8 @@ def check_out(out: TargetTokens, batch: int, num_nodes: int) -> tuple[Array, ...
     tokens, status = checks.output(out, TargetTokens._fields)
     dims = checks.Dims(b=batch, N=num_nodes)
     return (
-        checks.array(tokens, "out.tokens", "int32", "b N", dims),
-        checks.array(status, "out.status", "int32", "b", dims),
+        checks.target(tokens, "out.tokens", "int32", "b N", dims),
+        checks.target(status, "out.status", "int32", "b", dims),
     )
 
 

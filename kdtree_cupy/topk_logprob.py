@@ -127,15 +127,11 @@ _seen_maps: dict[tuple[int, int], weakref.ref] = {}
 
 def _validate_map(vocab_map: Array, valid: int) -> None:
     """Raise ``ValueError`` for negative or repeated ids; looks once at each array (waits for the device)."""
-    found = arrays.handle(vocab_map)
     # The object, not its address: a freed array's memory is soon another array's.
     key = (id(vocab_map), valid)
     if key in _seen_maps and _seen_maps[key]() is vocab_map:
         return
-    if found.kind == "torch":
-        ids = found.array.detach().cpu().numpy()[:valid]
-    else:
-        ids = np.asarray(vocab_map.get() if found.kind == "cupy" else vocab_map)[:valid]
+    ids = checks.host(vocab_map)[:valid]
     if ids.min() < 0:
         at = int(np.argmax(ids < 0))
         raise ValueError(f"vocab_map[{at}]: got {int(ids[at])}, wanted a token id >= 0")
@@ -223,9 +219,9 @@ def check_out(out: TopK, batch: int, depth: int, k: int) -> tuple[Array, ...]:
     ids, logprobs, status = checks.output(out, TopK._fields)
     dims = checks.Dims(b=batch, D=depth, k=k)
     return (
-        checks.array(ids, "out.ids", "int32", "b D k", dims),
-        checks.array(logprobs, "out.logprobs", "float32", "b D k", dims),
-        checks.array(status, "out.status", "int32", "b", dims),
+        checks.target(ids, "out.ids", "int32", "b D k", dims),
+        checks.target(logprobs, "out.logprobs", "float32", "b D k", dims),
+        checks.target(status, "out.status", "int32", "b", dims),
     )
 
 

@@ -178,6 +178,6 @@ def check_out(out: Accepted, batch: int, max_depth: int) -> tuple[Array, ...]:
     arrays = checks.output(out, Accepted._fields)
     dims = checks.Dims(b=batch, P=max_depth + 1)
     return tuple(
-        checks.array(value, f"out.{name}", "int32", "b P" if name == "path" else "b", dims)
+        checks.target(value, f"out.{name}", "int32", "b P" if name == "path" else "b", dims)
         for name, value in zip(Accepted._fields, arrays, strict=True)
     )

@@ -79,8 +79,8 @@ def check_out(out: Any, batch: int, num_nodes: int) -> tuple[Array, ...]:
     dims = checks.Dims(b=batch, N=num_nodes, W=-(-num_nodes // 32))
     return (
         *check_tree(tree, dims, "out.tree"),
-        checks.array(mask, "out.mask", "uint32", "b N W", dims),
-        checks.array(positions, "out.positions", "int32", "b N", dims),
+        checks.target(mask, "out.mask", "uint32", "b N W", dims),
+        checks.target(positions, "out.positions", "int32", "b N", dims),
     )
 
 

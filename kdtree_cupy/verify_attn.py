@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import checks, kv_fp8, numpy_backend, verify_attn_fp8, verify_attn_launch
+from . import checks, kv_fp8, stage_run, verify_attn_fp8, verify_attn_launch
+from .kv_positions import check_pages, check_positions
 from .library import resolve
 from .library.signature import numpy_dtype
 from .refs import verify_attn as reference
@@ -126,7 +127,10 @@ def verify_attn(  # noqa: PLR0913 (the call of the design and what was added to 
     batch, slots, heads, _ = q.shape
     result = check_out_dtype(out_dtype, out, checks.dtype_name(q))
     targets = None if out is None else check_out(out, batch, slots, heads, result)
-    run = resolve(library, {name: getattr(arguments, name) for name in ARRAYS})
+    inputs = {name: getattr(arguments, name) for name in ARRAYS}
+    if targets:
+        checks.apart(dict(zip(("out.out", "out.lse"), targets, strict=True)), inputs)
+    run = resolve(library, inputs)
     if run.backend != "numpy":
         if check:
             check_values(arguments)
@@ -139,13 +143,11 @@ def verify_attn(  # noqa: PLR0913 (the call of the design and what was added to 
         kernels.launch(run, arguments, splits, *targets)
         return Attention(*targets)
     check_values(arguments)
-    ref = reference.verify_attn(
-        *arguments[:5], scale=arguments.scale, counts=arguments.counts, page_table=arguments.page_table,
-        kv_scale=arguments.kv_scale,
-    )  # fmt: skip
+    host = {name: None if value is None else run.numpy(value) for name, value in inputs.items()}
+    ref = reference.verify_attn(**host, scale=arguments.scale, kv_scale=arguments.kv_scale)
     with np.errstate(over="ignore"):
         results = (ref.out.astype(numpy_dtype(result)), ref.lse.astype(np.float32))
-    return Attention(*numpy_backend.fill(targets, results))
+    return Attention(*stage_run.deliver(run, targets, results))
 
 
 def check_arguments(
@@ -170,6 +172,7 @@ def check_arguments(
         page_table = checks.array(page_table, "page_table", "int32", "b max_pages", dims)
     layout = "b S" if page_table is None else "pages size"
     cache = checks.array(cache, "cache", dtypes, f"{layout} {width}", dims)
+    check_pages(cache, "cache", page_table)
     if tree_kv is not None:
         tree_kv = checks.array(tree_kv, "tree_kv", dtypes, f"b N {width}", dims)
     if rows:
@@ -179,8 +182,19 @@ def check_arguments(
     lengths = checks.int_vector(lengths, "lengths", dims["b"], 0)
     if counts is not None:
         counts = checks.int_vector(counts, "counts", dims["b"], 0, dims["N"])
-    scale = checks.number(scale, "scale", "a finite number", math.isfinite)
+    scale = check_scale(scale, kv_scale)
     return Arguments(q, cache, tree_kv, mask, lengths, scale, counts, page_table, kv_scale, rows)
+
+
+def check_scale(scale: float, kv_scale: float | None = None) -> float:
+    """Return ``scale`` if it is finite and kernels, which multiply it in float32, can hold it."""
+    scale = checks.number(scale, "scale", "a finite number", math.isfinite)
+    if (
+        abs(scale) * (kv_scale or 1.0) > 2.0**127
+    ):  # float32 ends at 2**128; kernels multiply by log2(e) as well
+        times = "" if kv_scale is None else f" times kv_scale ({kv_scale})"
+        raise ValueError(f"scale: got {scale}{times}, wanted a magnitude up to 2**127")
+    return scale
 
 
 def _is_fp8(cache: Array) -> bool:
@@ -214,12 +228,9 @@ def check_splits(splits: int | str) -> int | str:
 
 
 def check_values(arguments: Arguments) -> None:
-    """Raise ``ValueError`` if a count or a length in a host array is out of range."""
+    """Raise ``ValueError`` if a count is out of range or a position has no row (waits for the device)."""
     a = arguments
-    slots = a.q.shape[1]
-    checks.per_request(a.lengths, "lengths", len(a.lengths), 0, checks.INT32[1])
-    if a.counts is not None:
-        checks.per_request(a.counts, "counts", len(a.counts), 0, slots)
+    check_positions(a.lengths, a.counts, a.q.shape[1], a.tree_kv is None, a.cache.shape, a.page_table)
 
 
 def check_out(out: Attention, batch: int, slots: int, heads: int, dtype: str) -> tuple[Array, ...]:
@@ -227,6 +238,6 @@ def check_out(out: Attention, batch: int, slots: int, heads: int, dtype: str) ->
     result, lse = checks.output(out, Attention._fields)
     dims = checks.Dims(b=batch, N=slots, H=heads)
     return (
-        checks.array(result, "out.out", dtype, "b N H 512", dims),
-        checks.array(lse, "out.lse", "float32", "b N H", dims),
+        checks.target(result, "out.out", dtype, "b N H 512", dims),
+        checks.target(lse, "out.lse", "float32", "b N H", dims),
     )

@@ -125,6 +125,7 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     inputs = (a.q, a.cache, a.tree_kv, a.mask, a.lengths, a.counts, a.page_table, out, lse)
     sizes = (nodes, heads, a.mask.shape[2], np.int64(page_size * rows.bytes), page_size, pages)
     value_scale = np.float32(a.kv_scale or 1.0)
+    common.check_alignment(a, out)
     if query != "bfloat16":
         run.launch(
             FILE, f"verify_attn_{rows.name}_v1", (nodes * heads, batch), 128,
@@ -132,7 +133,6 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
             defines={"KD_QUERY": common.CXX[query], "KD_OUT": common.CXX[result], "KD_EXACT_ONLY": 1},
         )  # fmt: skip
         return
-    common.check_alignment(a)
     on, macros = common.card(run.device), run.library.defines
     variant = variant_for(rows, nodes * heads, splits, uses_warp_groups(run.library, on, rows))
     stages, copies = stages_and_copies(

@@ -11,15 +11,16 @@ Examples
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import checks, numpy_backend, verify_attn_gqa_launch
+from . import checks, stage_run, verify_attn_gqa_launch
+from .kv_positions import check_pages, check_positions
 from .library import resolve
+from .library.signature import numpy_dtype
 from .refs import verify_attn_gqa as reference
-from .verify_attn import Attention, check_splits, check_values
+from .verify_attn import Attention, check_scale, check_splits
 from .verify_attn_gqa_check import self_check as self_check  # for kernels that were edited
 
 Array = Any
@@ -110,7 +111,10 @@ def verify_attn_gqa(  # noqa: PLR0913 (verify_attn's, with keys and values apart
     arguments = check_arguments(q, k_cache, v_cache, tree_k, tree_v, mask, lengths, scale, counts, page_table)
     check_splits(splits)
     targets = None if out is None else check_out(out, q)
-    run = resolve(library, {name: value for name, value in arguments._asdict().items() if name != "scale"})
+    inputs = {name: value for name, value in arguments._asdict().items() if name != "scale"}
+    if targets:
+        checks.apart(dict(zip(("out.out", "out.lse"), targets, strict=True)), inputs)
+    run = resolve(library, inputs)
     if run.backend != "numpy":
         if check:
             check_values(arguments)
@@ -122,11 +126,11 @@ def verify_attn_gqa(  # noqa: PLR0913 (verify_attn's, with keys and values apart
         verify_attn_gqa_launch.launch(run, arguments, splits, *targets)
         return Attention(*targets)
     check_values(arguments)
-    ref = reference.verify_attn_gqa(
-        *arguments[:7], scale=arguments.scale, counts=arguments.counts, page_table=arguments.page_table
-    )
-    results = (ref.out.astype(q.dtype), ref.lse.astype(np.float32))
-    return Attention(*numpy_backend.fill(targets, results))
+    host = {name: None if value is None else run.numpy(value) for name, value in inputs.items()}
+    ref = reference.verify_attn_gqa(**host, scale=arguments.scale)
+    with np.errstate(over="ignore"):
+        results = (ref.out.astype(numpy_dtype(checks.dtype_name(q))), ref.lse.astype(np.float32))
+    return Attention(*stage_run.deliver(run, targets, results))
 
 
 def check_arguments(
@@ -156,6 +160,7 @@ def check_arguments(
         raise ValueError(f"k_cache: got {dims[rows]} rows of keys and values, wanted an even number")
     if not fused:
         v_cache = checks.array(v_cache, "v_cache", dtype, layout, dims)
+    check_pages(k_cache, "k_cache", page_table)
     heads, shared = dims["H"], dims[rows] // (2 if fused else 1)
     if shared == 0 or heads % shared or not 0 < heads // shared <= MOST_GROUP:
         raise ValueError(
@@ -174,8 +179,14 @@ def check_arguments(
     lengths = checks.int_vector(lengths, "lengths", dims["b"], 0)
     if counts is not None:
         counts = checks.int_vector(counts, "counts", dims["b"], 0, dims["N"])
-    scale = checks.number(scale, "scale", "a finite number", math.isfinite)
+    scale = check_scale(scale)
     return Arguments(q, k_cache, v_cache, tree_k, tree_v, mask, lengths, scale, counts, page_table)
+
+
+def check_values(arguments: Arguments) -> None:
+    """Raise ``ValueError`` if a count is out of range or a position has no row (waits for the device)."""
+    a = arguments
+    check_positions(a.lengths, a.counts, a.q.shape[1], a.tree_k is None, a.k_cache.shape, a.page_table)
 
 
 def check_out(out: Attention, q: Array) -> tuple[Array, ...]:
@@ -183,6 +194,6 @@ def check_out(out: Attention, q: Array) -> tuple[Array, ...]:
     result, lse = checks.output(out, Attention._fields)
     dims = checks.Dims(zip("bNHD", q.shape, strict=True))
     return (
-        checks.array(result, "out.out", checks.dtype_name(q), "b N H D", dims),
-        checks.array(lse, "out.lse", "float32", "b N H", dims),
+        checks.target(result, "out.out", checks.dtype_name(q), "b N H D", dims),
+        checks.target(lse, "out.lse", "float32", "b N H", dims),
     )

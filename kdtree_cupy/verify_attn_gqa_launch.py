@@ -126,7 +126,7 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
             defines=defines | {"KD_EXACT_ONLY": 1},
         )  # fmt: skip
         return
-    check_alignment(a, ("q", "k_cache", "v_cache", "tree_k", "tree_v"))
+    check_alignment(a, out, ("q", "k_cache", "v_cache", "tree_k", "tree_v"))
     on, macros = card(run.device), run.library.defines
     variant = variant_for(nodes * group, splits)
     asked = macros.get("KD_STAGES", None if run.device is not None else LEAST_STAGES)

@@ -184,10 +184,9 @@ def combine_rows(rows: int, splits: int | str) -> int:
     return 1 if rows <= 1056 else 2 if rows <= 2112 else 4 if rows <= 8448 else 8
 
 
-def check_alignment(arguments: Any, names: tuple[str, ...] = ("q", "cache", "tree_kv")) -> None:
-    """Raise ``ValueError`` unless rows start at multiples of 16 bytes, as copies want them."""
-    for name in names:
-        array = getattr(arguments, name)
+def check_alignment(arguments: Any, out: Array, names: tuple[str, ...] = ("q", "cache", "tree_kv")) -> None:
+    """Raise ``ValueError`` unless rows start at multiples of 16 bytes, as copies and stores want them."""
+    for name, array in (*((name, getattr(arguments, name)) for name in names), ("out.out", out)):
         if array is not None and arrays.handle(array).pointer % 16:
             raise ValueError(f"{name}: got an array that starts off a multiple of 16 bytes, wanted one on it")
 
@@ -212,7 +211,7 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
             defines=defines | {"KD_EXACT_ONLY": 1},
         )  # fmt: skip
         return
-    check_alignment(a)
+    check_alignment(a, out)
     on, macros = card(run.device), run.library.defines
     variant = variant_for(nodes * heads, splits, uses_warp_groups(run.library, on))
     stages, copies = stages_and_copies(

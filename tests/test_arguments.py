@@ -184,8 +184,12 @@ VERIFY_ATTN = [
     ({"lengths": np.zeros(2, np.int64)}, TypeError, "lengths: got dtype int64, wanted int32"),
     ({"lengths": [0, -1]}, ValueError, r"lengths\[1\]: got -1"),
     ({"lengths": np.int32([0, -1])}, ValueError, r"lengths\[1\]: got -1"),
-    ({"lengths": [0, 9]}, ValueError, "request 1: position 8 has no row in the cache"),
-    ({"lengths": [6, 0], "tree_kv": None}, ValueError, "request 0: position 8 has no row in the cache"),
+    ({"lengths": [0, 9]}, ValueError, r"lengths\[1\]: got 9, but the cache has 8 rows for a request"),
+    (
+        {"lengths": [6, 0], "tree_kv": None},
+        ValueError,
+        r"lengths\[0\]: got 6 and 3 nodes behind it, but the cache has 8",
+    ),
     ({"counts": [3, 4]}, ValueError, r"counts\[1\]: got 4, wanted 0\.\.3"),
     ({"counts": np.int32([-1, 3])}, ValueError, r"counts\[0\]: got -1, wanted 0\.\.3"),
     (

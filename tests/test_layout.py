@@ -19,7 +19,7 @@ LAYERS = (  # a module imports from its own line and those above it; what is not
     ("base", r"errors|limits|version|files|checks|tree|best_first|certificate|vocabulary|style|html_parts"),
     ("files", r"kdtr\w*|npy_header|npz|safetensors_file|convert|trace\w*"),
     ("library", r"library(\..*)?"),
-    ("stages", rf"({'|'.join(STAGES)}|masks|stage|tree)(_\w+)?|numpy_backend|kv_fp8"),
+    ("stages", rf"({'|'.join(STAGES)}|masks|stage|tree)(_\w+)?|numpy_backend|kv_fp8|kv_positions"),
     ("round", r"round\w*"),
     ("study", r"(?!(cli|magics)\b|__main__$).+"),
     ("cli", r"(cli|magics)(\..*)?|__main__"),

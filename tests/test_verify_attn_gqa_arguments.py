@@ -68,7 +68,7 @@ BAD = [
         r"tree_k: got .*, wanted \[b=2, N=3, Hkv=2, D=64\]",
     ),
     ({"mask": np.ones((2, 3, 2), np.uint32)}, ValueError, r"mask: got .*, wanted \[b=2, N=3, W=1\]"),
-    ({"lengths": [0, 9]}, ValueError, "request 1: position 8 has no row in the cache"),
+    ({"lengths": [0, 9]}, ValueError, r"lengths\[1\]: got 9, but the cache has 8 rows for a request"),
     ({"counts": [3, 4]}, ValueError, r"counts\[1\]: got 4, wanted 0\.\.3"),
     ({"page_table": np.zeros((2, 2), np.int64)}, TypeError, "page_table: got dtype int64, wanted int32"),
     ({"scale": math.inf}, ValueError, "scale: got inf, wanted a finite number"),

@@ -119,6 +119,11 @@ def resolve(library: KernelLibrary | None, given: Mapping[str, Any]) -> Run:
         Something in ``given`` is not an array.
     """
     library = default_library() if library is None else library
+    if not hasattr(library, "backend"):
+        raise TypeError(
+            f"library: got {type(library).__name__}, wanted a KernelLibrary, "
+            "such as KernelLibrary(backend='host')"
+        )
     found: dict[str, Handle] = {}
     for name, value in given.items():
         if value is None:
