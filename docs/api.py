@@ -65,7 +65,7 @@ TOPICS: dict[str, tuple[str, str]] = {
 
 INTERNAL = (
     r"__main__|version|progress|files|checks|npy_header|npz|safetensors_file|kdtr_\w+|numpy_backend|kv_positions|stage_\w+|"
-    r"\w+_(check|launch|parts|text|arguments)|study_table|cli|\w+\.\w+"
+    r"\w+_(check|cut|launch|parts|text|arguments)|study_table|cli|\w+\.\w+"
 )
 """Modules that may go without a page, as a regular expression: helpers, and parts of a sub-package."""
 

@@ -35,7 +35,7 @@ FAULTS = [  # (paged, tree apart, changes, message)
     (False, True, {"lengths": np.int32([8, -1])}, r"lengths\[1\]: got -1, wanted 0"),
     (False, True, {"counts": np.int32([3, 4])}, r"counts\[1\]: got 4, wanted 0\.\.3"),
     (False, False, {"lengths": np.int32([5, 6])}, r"lengths\[1\]: got 6 and 3 nodes behind it"),
-    (True, True, {"lengths": np.int32([8, 5])}, r"page_table\[1, 1\]: got 9, wanted .*: request 1 has 5 rows"),
+    (True, True, {"lengths": np.int32([8, 5])}, r"page_table\[1, 1\]: got 9, wanted .*: request 1 has 5"),
     (True, False, {"lengths": np.int32([0, 2])}, r"page_table\[1, 1\]: got 9, wanted 0\.\.3"),
     (True, True, {"page_table": np.int32([[-1, 0], [1, 2]])}, r"page_table\[0, 0\]: got -1, wanted 0\.\.3"),
     (True, True, {"page_table": np.zeros((2, 0), np.int32)}, r"lengths\[0\]: got 8, but the cache has 0"),
