@@ -21,7 +21,7 @@ from .library.report import LaunchLine, launch_lines
 from .library.signature import Parameter, parameters
 from .library.sources import Unit
 from .topk_logprob import CXX
-from .verify_attn_launch import FILE, FILE_SM90, ROWS16, ROWS32, ROWS64, WGMMA
+from .verify_attn_variants import DYNAMIC_SHARED, FILE, FILE_FEW, FILE_SM90
 
 STAGES_IN_RING = 3
 """Units that verify_attn keeps in shared memory in exported cubins: fits every card from sm_80 on."""
@@ -36,9 +36,9 @@ VARIANTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "bf16": {"KD_STAGES": STAGES_IN_RING},
     },
     FILE_SM90: {"f16": {"KD_QUERY": "__half"}, "bf16": {}},
+    FILE_FEW: {"f16": {"KD_QUERY": "__half"}, "bf16": {}},
 }
 """Files that are compiled once per number type: suffix of the cubin, and macros."""
-_SHARED = {v.kernel: v.shared_bytes(STAGES_IN_RING) for v in (ROWS16, ROWS32, ROWS64, WGMMA)}
 _C = {
     "int8": "signed char", "uint8": "unsigned char", "int16": "short", "uint16": "unsigned short",
     "int32": "int", "uint32": "unsigned", "int64": "long long", "uint64": "unsigned long long",
@@ -151,7 +151,7 @@ def header(arch: str, found: Sequence[Exported]) -> str:
 
 def shared_of(name: str, one: Exported) -> int | None:
     """Return the most dynamic shared memory that a kernel is launched with; None if nothing says it."""
-    return _SHARED.get(name, one.lines[name].dynamic_shared)
+    return DYNAMIC_SHARED.get(name, one.lines[name].dynamic_shared)
 
 
 def _kernel(name: str, info: KernelInfo, one: Exported) -> str:

@@ -156,11 +156,7 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
         shared_bytes=copies * variant.shared_bytes(stages),
         defines=defines,
     )  # fmt: skip
-    if plan.most_chunks == 1 and a.counts is None:
-        return
-    block_rows = common.combine_rows(batch * nodes * heads, splits)
-    run.launch(
-        common.FILE, "verify_attn_combine", (math.ceil(nodes * heads / block_rows), batch), LATENT,
-        (partial, partial_lse, table, a.counts, out, lse, nodes, heads, variant.tile, block_rows),
-        defines={"KD_OUT": common.CXX[result], "KD_EXACT_ONLY": 1},
-    )  # fmt: skip
+    if plan.most_chunks != 1 or a.counts is not None:
+        results = (partial, partial_lse, table, a.counts, out, lse)
+        defines = {"KD_OUT": common.CXX[result], "KD_EXACT_ONLY": 1}
+        common.join(run, plan, splits, (batch, nodes, heads, variant.tile), results, defines)

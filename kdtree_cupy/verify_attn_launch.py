@@ -7,118 +7,39 @@ lengths and counts stay on the device, where the blocks divide the work themselv
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .library import arrays
+from .verify_attn_variants import DYNAMIC_SHARED as DYNAMIC_SHARED
+from .verify_attn_variants import (
+    FILE,
+    LATENT,
+    UNIT,
+    WIDTH,
+    Few,
+    block_for,
+    card,
+    uses_warp_groups,
+    variant_for,
+)
+from .verify_attn_variants import WGMMA as WGMMA
+from .verify_attn_variants import Card as Card
 
 if TYPE_CHECKING:
-    from .library import KernelLibrary, Run
+    from .library import Run
 
 Array = Any
-FILE, FILE_SM90 = "verify_attn.cu", "verify_attn_sm90.cu"
-LATENT, WIDTH, UNIT = 512, 576, 16
 FIXED_CHUNK = 512
 """KV rows of a chunk with ``splits="fixed"``."""
-LEAST_ROWS = 96
-"""Fewest KV rows that are worth a block of their own."""
-HOST_BLOCKS = 5
-"""Blocks on the host: few, but enough that tiles are cut."""
+LEAST_ROWS, LEAST_ROWS_FEW = 96, 64
+"""Fewest KV rows that are worth a block of their own; of the kernels for few rows."""
+COMBINE_WARPS = 16
+"""Most warps of a block of the combining kernel."""
+MOST_WARPS = 8192
+"""Warps that the combining kernel may fill a card with."""
 CXX = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
-
-
-class Variant(NamedTuple):
-    """One kernel: ``rows`` query rows a block, ``groups`` groups of four warps, units of ``unit`` KV rows."""
-
-    file: str
-    kernel: str
-    rows: int
-    groups: int
-    unit: int = UNIT
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return 128 * self.groups
-
-    def shared_bytes(self, stages: int) -> int:
-        """Dynamic shared memory: ``Layout::bytes`` of verify_attn_tile.cuh, or of verify_attn_groups.cuh."""
-        if self.file == FILE_SM90:
-            ring, q = stages * self.unit * WIDTH * 2, self.rows * (WIDTH - 128) * 2
-            tail = 2 * (stages + 4) * 8 + 2 * 144 + stages * self.rows * 8
-            return ring + q + 128 * (3 * 16 + 8) + tail
-        tiles = self.rows // (16 * self.groups)
-        scores = 4 * 3 * 512 if tiles == 2 else 2 * 4 * 512
-        group = 2 * (scores + 16 * tiles * (48 + 4))
-        rope = self.rows * (2 * (WIDTH - LATENT) + 16)
-        tail = (2 * stages + 2) * 8 + 144 + 8 * self.rows
-        return stages * UNIT * (2 * WIDTH + 16) + self.groups * group + rope + tail
-
-
-ROWS64 = Variant(FILE, "verify_attn_rows64", 64, 2)
-ROWS32 = Variant(FILE, "verify_attn_rows32", 32, 1)
-ROWS16 = Variant(FILE, "verify_attn_rows16", 16, 1)
-WGMMA = Variant(FILE_SM90, "verify_attn_wgmma", 64, 3, 48)
-DYNAMIC_SHARED = {one.kernel: one.shared_bytes(3) for one in (ROWS64, ROWS32, ROWS16, WGMMA)}
-"""Least dynamic shared memory of each kernel, in bytes: what a card with 100 KB for a block gets."""
-
-
-@dataclass(frozen=True)
-class Card:
-    """What the choices depend on; shared memory of a block in bytes."""
-
-    capability: tuple[int, int]
-    multiprocessors: int
-    block_shared: int
-
-
-@lru_cache(maxsize=16)
-def card(device: int | None) -> Card:
-    """Return the card with ordinal ``device``; for the host one that forces cut tiles."""
-    if device is None:
-        return Card((0, 0), HOST_BLOCKS, 232_448)
-    import cupy
-
-    told = cupy.cuda.Device(device).attributes
-    return Card(
-        divmod(int(cupy.cuda.Device(device).compute_capability), 10),
-        told["MultiProcessorCount"],
-        told["MaxSharedMemoryPerBlockOptin"],
-    )
-
-
-def variant_for(rows: int, splits: int | str, warp_groups: bool) -> Variant:
-    """Return the kernel for ``rows`` (node, head) pairs; one for all if results must not depend on N."""
-    if splits == "fixed":
-        return ROWS64
-    if rows > ROWS32.rows:
-        return WGMMA if warp_groups else ROWS64
-    return ROWS32 if rows > ROWS16.rows else ROWS16
-
-
-def uses_warp_groups(library: KernelLibrary, on: Card) -> bool:
-    """Return whether the sm_90a kernel may run; the macro KD_WARP_GROUPS (0, 1) overrules the card."""
-    return bool(int(library.defines.get("KD_WARP_GROUPS", on.capability == (9, 0))))
-
-
-def stages_and_copies(variant: Variant, on: Card, stages: int | None = None) -> tuple[int, int]:
-    """Return units in the ring and tiles a block: two small tiles if both have three units.
-
-    ``stages`` is a number of units asked for.
-    """
-    if variant.file == FILE_SM90:
-        return 3, 1
-    for copies in range(2 if variant.groups == 1 else 1, 0, -1):
-        for units in range(8, 2, -1) if stages is None else (stages,):
-            if copies * variant.shared_bytes(units) <= on.block_shared:
-                return units, copies
-    needed = variant.shared_bytes(stages or 3)
-    raise ValueError(
-        f"{variant.kernel} needs {needed} bytes of shared memory, the card has {on.block_shared}"
-    )
 
 
 class Cut(NamedTuple):
@@ -184,6 +105,38 @@ def combine_rows(rows: int, splits: int | str) -> int:
     return 1 if rows <= 1056 else 2 if rows <= 2112 else 4 if rows <= 8448 else 8
 
 
+def join_items(rows: int, pieces: int, splits: int | str) -> tuple[int, int]:
+    """Return columns of an item of the combining kernel, and warps that share one.
+
+    ``rows`` have about ``pieces`` partial results each.  With "fixed" splits the order of sums must not
+    depend on anything.
+    """
+    if splits == "fixed":
+        return 256, 2
+    if pieces <= 4:
+        return 256, 1
+    warps = 1
+    while warps < COMBINE_WARPS and pieces > 12 * warps and 16 * rows * warps <= MOST_WARPS:
+        warps *= 2
+    return 64, warps
+
+
+def join(
+    run: Run, plan: Cut, splits: int | str, sizes: tuple[int, ...], arguments: tuple[Any, ...], defines: Any
+) -> None:
+    """Launch the combining kernel; ``sizes``: batch, nodes, heads, query rows of a tile."""
+    batch, nodes, heads, tile = sizes
+    tiles = batch * math.ceil(nodes * heads / tile)
+    pieces = plan.most_chunks or math.ceil(plan.blocks / tiles)
+    columns, warps = join_items(batch * nodes * heads, pieces, splits)
+    threads = 32 * max(warps, 8)
+    blocks = math.ceil(nodes * heads * (LATENT // columns) * 32 * warps / threads)
+    run.launch(
+        FILE, "verify_attn_combine", (blocks, batch), threads, (*arguments, *sizes[1:], columns, warps),
+        defines=defines,
+    )  # fmt: skip
+
+
 def check_alignment(arguments: Any, out: Array, names: tuple[str, ...] = ("q", "cache", "tree_kv")) -> None:
     """Raise ``ValueError`` unless rows start at multiples of 16 bytes, as copies and stores want them."""
     for name, array in (*((name, getattr(arguments, name)) for name in names), ("out.out", out)):
@@ -214,29 +167,21 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     check_alignment(a, out)
     on, macros = card(run.device), run.library.defines
     variant = variant_for(nodes * heads, splits, uses_warp_groups(run.library, on))
-    stages, copies = stages_and_copies(
-        variant, on, int(macros["KD_STAGES"]) if "KD_STAGES" in macros else None
-    )
-    if variant.file == FILE:
-        defines["KD_STAGES"] = stages
+    block = block_for(variant, on, macros)
     tiles = math.ceil(nodes * heads / variant.rows)
-    plan = cut(splits, batch, tiles, pages * page_size + nodes, copies * on.multiprocessors)
+    plan = cut(splits, batch, tiles, pages * page_size + nodes, on.multiprocessors)
     stream = current_stream(run, a.q)
     partial = SCRATCH.take(run, stream, "partial", plan.slots * variant.rows * LATENT, result)
     partial_lse = SCRATCH.take(run, stream, "partial_lse", plan.slots * variant.rows, "float32")
     table = SCRATCH.take(run, stream, "table", batch * tiles * 4, "int32")
-    least = int(macros.get("KD_LEAST_UNITS", LEAST_ROWS // variant.unit))
+    least = LEAST_ROWS_FEW if isinstance(variant, Few) else LEAST_ROWS
+    least = int(macros.get("KD_LEAST_UNITS", least // variant.unit))
     run.launch(
-        variant.file, variant.kernel, math.ceil(plan.blocks / copies), variant.threads * copies,
+        variant.file, variant.kernel, plan.blocks, block.threads,
         (*inputs, partial, partial_lse, table, batch, *sizes, plan.chunk_units, plan.most_chunks, least,
          np.float32(a.scale * math.log2(math.e))),
-        shared_bytes=copies * variant.shared_bytes(stages), defines=defines,
+        shared_bytes=block.shared_bytes, defines=defines | block.defines,
     )  # fmt: skip
-    if plan.most_chunks == 1 and a.counts is None:
-        return
-    block_rows = combine_rows(batch * nodes * heads, splits)
-    run.launch(
-        FILE, "verify_attn_combine", (math.ceil(nodes * heads / block_rows), batch), LATENT,
-        (partial, partial_lse, table, a.counts, out, lse, nodes, heads, variant.rows, block_rows),
-        defines=defines,
-    )  # fmt: skip
+    if plan.most_chunks != 1 or a.counts is not None:
+        results = (partial, partial_lse, table, a.counts, out, lse)
+        join(run, plan, splits, (batch, nodes, heads, variant.rows), results, defines | {"KD_EXACT_ONLY": 1})

@@ -109,18 +109,51 @@ __device__ __forceinline__ void fence_async_proxy()
 }
 
 #if KD_BULK_COPY
-// Arrive once and copy `bytes` (a multiple of 16, as both addresses are): the phase ends when they have landed.
+// Copy `bytes` (a multiple of 16, as both addresses are), which `barrier` must have been told to expect.
+__device__ __forceinline__ void bulk_copy(shared_address to, const void* from, unsigned bytes, shared_address barrier)
+{
+#ifdef __CUDACC_RTC__
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+#else
+    kd_host::copy_16(to, from, int(bytes));
+    kd_host::transactions(barrier).bytes -= bytes;
+    kd_host::settle(kd_host::transactions(barrier));
+#endif
+}
+
+// Arrive once and copy: the phase ends when the bytes have landed.
 __device__ __forceinline__ void bulk_copy_arrive(shared_address to, const void* from, unsigned bytes, shared_address barrier)
 {
 #ifdef __CUDACC_RTC__
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 #else
     kd_host::arrive(barrier, bytes);
-    kd_host::copy_16(to, from, int(bytes));
-    kd_host::transactions(barrier).bytes -= bytes;
-    kd_host::settle(kd_host::transactions(barrier));
+#endif
+    bulk_copy(to, from, bytes, barrier);
+}
+
+// The same two steps by one lane for the whole warp, with arguments that all lanes share: as one lane's own doing the
+// compiler would make a loop over lanes of it.
+__device__ __forceinline__ void bulk_expect(shared_address barrier, unsigned bytes)
+{
+#ifdef __CUDACC_RTC__
+    asm volatile("{ .reg .pred one; elect.sync _|one, 0xffffffff; @one mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1; }"
+                 ::"r"(barrier), "r"(bytes) : "memory");
+#else
+    if (lane_id() == 0) kd_host::arrive(barrier, bytes);
+    __syncwarp();
+#endif
+}
+
+__device__ __forceinline__ void bulk_copy_once(shared_address to, const void* from, unsigned bytes, shared_address barrier)
+{
+#ifdef __CUDACC_RTC__
+    asm volatile("{ .reg .pred one; elect.sync _|one, 0xffffffff;"
+                 " @one cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3]; }"
+                 ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+#else
+    if (lane_id() == 0) bulk_copy(to, from, bytes, barrier);
 #endif
 }
 #endif

@@ -61,6 +61,16 @@ inline void combine_ldmatrix(Warp& warp, unsigned)
     }
 }
 
+inline void combine_transpose(Warp& warp, unsigned)
+{
+    unsigned short tile[8][8];
+    for (int lane = 0; lane < warp_size; ++lane) memcpy(&tile[lane / 4][2 * (lane % 4)], warp.slots[lane], 4);
+    for (int lane = 0; lane < warp_size; ++lane) {
+        const unsigned short pair[2] = {tile[2 * (lane % 4)][lane / 4], tile[2 * (lane % 4) + 1][lane / 4]};
+        memcpy(warp.slots[lane], pair, 4);
+    }
+}
+
 struct MmaSlot {
     float* d;
     const unsigned* a;
@@ -113,6 +123,20 @@ __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], shared_addre
 #else
     kd_host::LoadSlot slot = {p, r, true};
     kd_host::collective("ldmatrix.trans", kd_host::combine_ldmatrix, KD_FULL_MASK, &slot, {__FILE__, __LINE__});
+#endif
+}
+
+// Rows and columns exchanged of an 8 x 8 tile of which lane l has row g, columns 2q, 2q+1.
+__device__ __forceinline__ unsigned transpose_8x8(unsigned pair)
+{
+#ifdef __CUDACC_RTC__
+    unsigned other;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(other) : "r"(pair));
+    return other;
+#else
+    unsigned other = pair;
+    kd_host::collective("movmatrix", kd_host::combine_transpose, KD_FULL_MASK, &other, {__FILE__, __LINE__});
+    return other;
 #endif
 }
 

@@ -2,7 +2,7 @@
 //
 // Algorithm  rows = (node, head) pairs of a request; all share one KV row per position.  Online softmax over KV rows.
 //   verify_attn_v1      one block a row, float32 arithmetic, reads like the formula; the exact mode of float32 inputs
-//   verify_attn_rows64  tensor cores, 64 rows a block (verify_attn_tile.cuh); _rows32, _rows16 for few rows
+//   verify_attn_rows64  tensor cores, 64 rows a block (verify_attn_tile.cuh); few rows: verify_attn_few.cu
 //   verify_attn_combine joins the partial results of tiles that were cut (verify_attn_work.cuh)
 // Inputs     q        (b, N, H, 576)  KD_QUERY      cache (b, S, 576) or (pages, page_size, 576) with page_table
 //            tree_kv  (b, N, 576) or null: node i is position lengths[b] + i of the cache
@@ -12,14 +12,14 @@
 //            rows from counts[b] on, and rows that see nothing: 0 and -inf (the combining kernel writes the former)
 //            partial (slots, tile_rows, 512) KD_PARTIAL, partial_lse (slots, tile_rows) float32, table (b, tiles, 4)
 //            int32: scratch
-// Launch     v1: grid (N * H, b), block 128.  rowsR: any grid (one block per SM and per 128 threads there is best),
-//            block 256, or 128 for a single copy of rows32, rows16; dynamic shared
-//            Layout::bytes a copy.  combine: grid (N * H / block_rows, b), block 512
+// Launch     v1: grid (N * H, b), block 128.  rows64: any grid (one block per SM is best), block 256, dynamic
+//            shared Layout::bytes.  combine: grid (N * H * 512 / slice * warps * 32 / block, b),
+//            block 256 or, for more than 8 warps an item, 512
 // Numerics   scores and sums float32, weights rounded to KD_QUERY, true -inf for what is masked.  Fixed order of
 //            sums: bit-identical repeats; with chunk_units > 0 a row does not depend on N or on other requests
 // Bytes      the KV rows once per tile of rows (from L2 mostly), q once, out once
-#include "verify_attn_combine.cuh"
 #include "verify_attn_formula.cuh"
+#include "verify_attn_join.cuh"
 #include "verify_attn_tile.cuh"
 
 // ---- v1: the formula ----
@@ -61,21 +61,16 @@ verify_attn_v1(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ cach
         Tile<KD_QUERY, KD_OUT, MT, GROUPS>(call, shared).run();                                                         \
     }
 KD_TILE_KERNEL(verify_attn_rows64, 2, 2)
-KD_TILE_KERNEL(verify_attn_rows32, 2, 1)
-KD_TILE_KERNEL(verify_attn_rows16, 1, 1)
 #undef KD_TILE_KERNEL
 
 #endif
 
 // ---- partial results ----
 
-extern "C" __global__ void __launch_bounds__(KD_LATENT, 2)
+extern "C" __global__ void __launch_bounds__(512, 2)
 verify_attn_combine(const KD_PARTIAL* __restrict__ partial, const float* __restrict__ partial_lse, const int* __restrict__ table,
                     const int* __restrict__ counts, KD_OUT* __restrict__ out, float* __restrict__ lse, int nodes, int heads,
-                    int tile_rows, int block_rows)
+                    int tile_rows, int slice, int warps)
 {
-    const int tiles = ceil_div(nodes * heads, tile_rows);
-    combine_rows<KD_LATENT, 8>(partial, partial_lse, table, counts, out, lse, nodes, heads, tile_rows, block_rows, [=](int b, int row, int) {
-        return TileRow{(long long)b * tiles + row / tile_rows, row % tile_rows};
-    });
+    join_pieces<KD_LATENT>(partial, partial_lse, table, counts, out, lse, nodes, heads, tile_rows, slice, warps);
 }

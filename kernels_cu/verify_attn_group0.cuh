@@ -195,7 +195,7 @@
         const int group = __shfl_sync(KD_FULL_MASK, (int)threadIdx.x >> 7, 0);
         if (group == 2) {
             fewer_registers<Row::fp8 ? 80 : 64>();
-            if (warp == 0) first_work(call.batch, item().segment);
+            if (warp == 0) first_work(call.batch, call.table, item().segment);
             for (; choose_item(); ++segments) copy_segment();
         } else if (group == 0) {
             more_registers<248>();

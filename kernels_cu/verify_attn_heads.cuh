@@ -48,7 +48,7 @@ template <class T, class Out>
 __device__ __forceinline__ void next_head_item(const HeadCall<T, Out>& call, HeadItem<T>& item)
 {
     const Call<T, Out>& c = call.keys;
-    next_work(c.batch, c.table, item.segment);
+    next_work<false>(c.batch, c.table, item.segment);
     __syncwarp();
     if (lane_id() == 0 && item.segment.active) {
         const int b = item.segment.request, real = c.batch.real_nodes(b), length = max(c.batch.lengths[b], 0);

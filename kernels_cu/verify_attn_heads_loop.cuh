@@ -122,7 +122,7 @@
     {
         if (warp == 0) {
             if (lane < KD_STAGES) mbarrier_init(full(lane), L::threads), mbarrier_init(empty(lane), WARPS * kd_warp_arrivals);
-            first_work(call.batch(), item().segment);
+            first_work<false, false>(call.batch(), call.keys.table, item().segment);
         }
         for (;;) {
             __syncthreads();

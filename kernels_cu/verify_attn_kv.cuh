@@ -127,6 +127,18 @@ __device__ __forceinline__ unsigned visible_rows(const unsigned* mask, int words
     return left >= 32 ? bits : left <= 0 ? 0u : bits & ((1u << left) - 1u);
 }
 
+// 1 / x, to about the last place; 0 for 0.  (A true division is a function call.)
+__device__ __forceinline__ float reciprocal_or_zero(float x)
+{
+#ifdef __CUDACC_RTC__
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+#else
+    const float y = 1.0f / x;
+#endif
+    return x > 0.0f ? y : 0.0f;
+}
+
 // ---- results: numbers in tensor-core fragments to rows in memory and back ----
 
 // Lane q of four holds columns 2q, 2q+1 of four tiles of 8 columns, as pairs; afterwards it holds all of tile q.

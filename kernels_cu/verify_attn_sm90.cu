@@ -24,7 +24,7 @@ verify_attn_wgmma(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ c
     constexpr int rows = GroupLayout::rows;
     const Call<KD_QUERY, KD_OUT> call = {
         q, cache, tree_kv, mask, page_table, out, lse, partial, partial_lse, reinterpret_cast<int4*>(table),
-        {lengths, counts, size, nodes, heads, rows, ceil_div(nodes * heads, rows), chunk_units, most_chunks, least_units, 0},
+        {lengths, counts, size, nodes, heads, rows, ceil_div(nodes * heads, rows), chunk_units, most_chunks, least_units},
         words, page_size, most_pages, page_stride, scale_log2};
     Groups<KD_QUERY, KD_OUT>(call, shared).run();
 }

@@ -67,7 +67,7 @@ struct Batch {
 };
 
 struct Segment {          // lives in shared memory: the main loop has no register to spare for it
-    int request, tile, begin, end;
+    int request, tile, begin, end, step;   // units begin, begin + step, ... before end
     int slot;             // of the partial result; -1: the whole tile is here
     int active;
     int by_tile, pieces;  // pieces of one part
@@ -138,9 +138,37 @@ __device__ inline long long piece_begin(const Batch& batch, const Segment& s, in
     return place.units - place.unit < KD_SNAP ? raw + place.units - place.unit : raw;
 }
 
-// Divide the list; whole warp.
-__device__ inline void first_work(const Batch& batch, Segment& segment)
+// The usual case at low latency, one request whose tiles are cut alike: the block's only segment, from four divisions.
+// False where more is to be thought of.  With `comb` the pieces of a tile take units in turn instead of a run of units
+// each: then all blocks read the same region of memory at a time.  Whole warp.
+template <bool comb>
+__device__ inline bool only_segment(const Batch& batch, int4* table, Segment& segment)
 {
+    if (batch.size != 1 || batch.chunk_units != 0) return false;
+    const unsigned units = batch.units(0), tiles = batch.real_tiles(0), block = batch.block();
+    const unsigned long long total = (unsigned long long)units * tiles;
+    if (total - 1u >= 1u << 31) return false;
+    const unsigned blocks = min((unsigned)batch.blocks(), max((unsigned)total / batch.least_units, tiles)), each = blocks / tiles;
+    if (each == 0 || 8 * each * tiles < 7 * blocks) return false;
+    const unsigned share = units / each, rest = units - share * each, tile = block / each, k = block - tile * each;
+    if (each > 1 && share < KD_SNAP) return false;
+    if (lane_id() == 0) {
+        const int begin = (int)(k * share + min(k, rest));
+        segment.request = 0, segment.tile = (int)tile, segment.active = tile < tiles ? 2 : 0;   // 2: chosen already
+        if (comb) segment.begin = (int)k, segment.end = (int)units, segment.step = (int)each;
+        else segment.begin = begin, segment.end = begin + (int)(share + (k < rest)), segment.step = 1;
+        segment.slot = each == 1 ? -1 : (int)(2 * block + (k == 0)), segment.at = segment.stop = 0;
+        if (k == 0 && tile < tiles) table[tile] = make_int4((int)(2 * block + 1), (int)each, 2, 0);
+    }
+    return true;
+}
+
+// Divide the list, before the first next_work; `comb` as above; without `quick` (in both) by the list alone, which
+// costs fewer registers.  Whole warp.
+template <bool comb = false, bool quick = true>
+__device__ inline void first_work(const Batch& batch, int4* table, Segment& segment)
+{
+    if (quick && only_segment<comb>(batch, table, segment)) return;
     Segment s = {};
     if (batch.chunk_units != 0) {
         s.at = batch.block(), s.stop = (long long)batch.size * batch.tiles * batch.most_chunks;
@@ -161,8 +189,8 @@ __device__ inline void first_work(const Batch& batch, Segment& segment)
             if (8 * each * tiles >= 7 * blocks) s.part = s.tile_part, s.pieces = each, blocks = each * tiles;
         }
         if (batch.block() < blocks && total > 0) {
-            s.at = piece_begin(batch, s, batch.block());
-            s.stop = piece_begin(batch, s, batch.block() + 1);
+#pragma unroll 1
+            for (int i = 0; i < 2; ++i) s.at = s.stop, s.stop = piece_begin(batch, s, batch.block() + i);
         }
     }
     __syncwarp();
@@ -189,7 +217,7 @@ __device__ inline void next_balanced(const Batch& batch, int4* table, Segment& s
         }
         if (lane_id() == 0) {
             segment.request = place.request, segment.tile = place.tile;
-            segment.begin = place.unit, segment.end = place.unit + take;
+            segment.begin = place.unit, segment.end = place.unit + take, segment.step = 1;
             segment.slot = slot, segment.at = at, segment.active = 1;
         }
         return;
@@ -215,7 +243,7 @@ __device__ inline void next_chunk(const Batch& batch, int4* table, Segment& segm
         if (lane_id() == 0) {
             if (chunk == 0) table[(long long)request * batch.tiles + tile] = make_int4(first, pieces, 1, 0);
             segment.request = request, segment.tile = tile;
-            segment.begin = chunk * size, segment.end = min(units, (chunk + 1) * size);
+            segment.begin = chunk * size, segment.end = min(units, (chunk + 1) * size), segment.step = 1;
             segment.slot = pieces == 1 ? -1 : first + chunk;
             segment.at = at + batch.blocks(), segment.active = 1;
         }
@@ -225,8 +253,15 @@ __device__ inline void next_chunk(const Batch& batch, int4* table, Segment& segm
 }
 
 // Fill in the block's next segment.  Whole warp; the caller puts barriers around it.
+template <bool quick = true>
 __device__ __forceinline__ void next_work(const Batch& batch, int4* table, Segment& segment)
 {
+    if (quick) {
+        const bool chosen = segment.active == 2;
+        __syncwarp();     // all lanes have read it before lane 0 writes
+        if (chosen && lane_id() == 0) segment.active = 1;
+        if (chosen) return;
+    }
     if (batch.chunk_units == 0) next_balanced(batch, table, segment);
     else next_chunk(batch, table, segment);
 }

@@ -14,7 +14,8 @@ from test_verify_attn import SCALE, Case, assert_right, attend, make
 from tolerances import ATTENTION_FLOAT32, assert_no_worse
 
 import kdtree_cupy as kd
-from kdtree_cupy import masks, verify_attn_launch
+from kdtree_cupy import masks
+from kdtree_cupy import verify_attn_variants as variants
 from kdtree_cupy.library import KernelLibrary
 from kdtree_cupy.library.arrays import numpy_dtype
 from kdtree_cupy.library.driver import driver
@@ -24,7 +25,7 @@ BF16 = ml_dtypes.bfloat16
 GPU = pytest.mark.gpu
 PATHS = {  # every load path and every kernel on every backend
     "host": {},
-    "host, cp.async": {"KD_BULK_COPY": 0, "KD_STAGES": 4},
+    "host, cp.async": {"KD_BULK_COPY": 0, "KD_STAGES": 4, "KD_SLOTS": 5},
     "host, warp groups": {"KD_WARP_GROUPS": 1, "KD_EACH_LANE": 1},
     "cuda": {},
     "cuda, mma": {"KD_WARP_GROUPS": 0},
@@ -222,8 +223,9 @@ def test_float32_accuracy():
 
 
 def test_shared_memory_fits_the_cards():
-    small = verify_attn_launch.Card((12, 0), 188, 101_376)
-    for variant in (verify_attn_launch.ROWS64, verify_attn_launch.ROWS32, verify_attn_launch.ROWS16):
-        stages, _ = verify_attn_launch.stages_and_copies(variant, small)
-        assert stages >= 3 and variant.shared_bytes(stages) <= 101_376
-    assert verify_attn_launch.WGMMA.shared_bytes(3) <= 232_448
+    small, large = variants.Card((12, 0), 188, 101_376), variants.Card((9, 0), 132, 232_448)
+    for variant in (variants.ROWS64, *variants.FEW):
+        assert variants.block_for(variant, small).shared_bytes <= small.block_shared
+    for variant in (variants.WGMMA, *variants.FEW):
+        block = variants.block_for(variant, large)
+        assert block.shared_bytes <= large.block_shared and block.threads >= 192
