@@ -30,6 +30,10 @@ _MOST_THREADS = 1024  # KD_ARGMAX_THREADS, KD_COUNT_THREADS
 _SEGMENTS = _THREADS // 32  # of a slice: one a warp
 
 
+DYNAMIC_SHARED = {"target_token_counts": 4 * _WORDS}
+"""Most dynamic shared memory of each kernel, in bytes."""
+
+
 class TargetTokens(NamedTuple):
     """Result of :func:`target_token`."""
 
@@ -145,8 +149,8 @@ def launch(
     def scratch(name: str, size: int, kind: str, *, zeros: bool = False) -> Array:
         return stage_scratch.take(run, stream, f"target_{name}", rows * size, kind, zeros=zeros)
 
-    def start(kernel: str, cut: tuple[int, int], *args: Any) -> None:
-        run.launch(FILE, kernel, rows * cut[0], cut[1], args, defines=defines)
+    def start(kernel: str, cut: tuple[int, int], *args: Any, shared: int = 0) -> None:
+        run.launch(FILE, kernel, rows * cut[0], cut[1], args, shared_bytes=shared, defines=defines)
 
     tickets = stage_scratch.take(run, stream, "target_tickets", rows + batch, "uint64", zeros=True)
     sizes = (nodes, vocab, valid)
@@ -159,7 +163,8 @@ def launch(
     if top_p < 1 and dtype == "bfloat16":
         totals = scratch("counts", _WORDS, "uint32", zeros=True) if large[0] > 1 else None
         args = (logits, uniforms, *results, tickets, totals, *sizes, large[0], scale, share)
-        start("target_token_counts", large, *args)
+        shared = 4 * _WORDS if large[0] > 1 else 0
+        start("target_token_counts", large, *args, shared=shared)
         return
     segments = [scratch(n, small[0] * _SEGMENTS, d) for n, d in _SEGMENT_ARRAYS]
     states = scratch("states", _NUCLEUS, "uint64")

@@ -166,9 +166,16 @@ __device__ __forceinline__ void add_kept_segment(const RowCut& cut, int part, co
     segments.ties[segments.at + number] = tied;
 }
 
-// Warp 0: into which of `count` segments does u fall?  Each lane adds a run of up to `most`, in ascending order.
+// Where a draw falls: at this share of what there is, or at this mass relative to the peak.
+struct Aim {
+    double at;
+    bool share;
+};
+
+// Warp 0: into which of `count` segments does it fall?  Each lane adds a run of up to `most`, in ascending order.
 template <int most, class Load>
-__device__ __forceinline__ void choose_segment(int count, Load load, float u, const Kept& kept, const Mass& mass, DrawMemory& memory)
+__device__ __forceinline__ void choose_segment(int count, Load load, const Aim& aim, const Kept& kept, const Mass& mass,
+    DrawMemory& memory)
 {
     const int lane = lane_id(), each = ceil_div(count, 32), first = lane * each;
     float peaks[most], sums[most], peak = -KD_LARGEST;
@@ -204,7 +211,7 @@ __device__ __forceinline__ void choose_segment(int count, Load load, float u, co
         const double left = __shfl_up_sync(KD_FULL_MASK, upto, offset);
         if (lane >= offset) upto += left;
     }
-    const double total = __shfl_sync(KD_FULL_MASK, upto, 31), target = double(u) * total;
+    const double total = __shfl_sync(KD_FULL_MASK, upto, 31), target = aim.share ? aim.at * total : aim.at;
     const unsigned beyond = __ballot_sync(KD_FULL_MASK, upto > target && own > 0.0);
     const unsigned filled = __ballot_sync(KD_FULL_MASK, own > 0.0);
     const int chosen = beyond ? __ffs(int(beyond)) - 1 : filled ? 31 - __clz(int(filled)) : 0;
@@ -236,7 +243,7 @@ __device__ __forceinline__ void choose_segment(const Segments& segments, float u
         peak = __ldcg(&segments.peaks[segments.at + i]), sum = __ldcg(&segments.sums[segments.at + i]);
         if (kept.ties) ties = __ldcg(&segments.ties[segments.at + i]);
     };
-    choose_segment<most>(segments.count, load, u, kept, mass, memory);
+    choose_segment<most>(segments.count, load, {double(u), true}, kept, mass, memory);
 }
 
 // All threads: the first id of the chosen segment whose cumulative mass exceeds what remains, else the last with mass.

@@ -103,7 +103,7 @@ __device__ inline void next_digit(MassBins& bins, unsigned long long* totals, Nu
 }
 
 // All threads: the nucleus of a row by this block alone, whatever its numbers are.  Begins and ends with a barrier.
-__device__ __noinline__ void nucleus_of_row(MassBins& bins, LogitRow row, Nucleus& state, int rounds, float scale, double top_p)
+__device__ __forceinline__ void nucleus_of_row(MassBins& bins, LogitRow row, Nucleus& state, int rounds, float scale, double top_p)
 {
     const Mass mass(scale);
     const PeakSum own = careful_sum(row, thread_number(), row.chunks, int(blockDim.x), scale);

@@ -15,7 +15,8 @@
 // Launch     target_token_v1: grid b, block 256, dynamic shared 0
 // Launch     target_token_argmax: grid b * N * slices, block KD_ARGMAX_THREADS, dynamic shared 0; or less threads
 // Launch     target_token_draw: grid b * N * slices, block KD_TARGET_THREADS, dynamic shared 0
-// Launch     target_token_counts: grid b * N * slices, block KD_COUNT_THREADS, dynamic shared 0; or less, bfloat16 only
+// Launch     target_token_counts: grid b * N * slices, block KD_COUNT_THREADS, dynamic shared 4 * KD_COUNT_WORDS; or less
+//            threads, or no dynamic shared if slices is 1; bfloat16 only
 // Launch     target_token_nucleus: grid b * N * slices, block KD_TARGET_THREADS, dynamic shared 0
 // Aliasing   outputs overlap nothing; launches that share scratch must not overlap in time
 // Numerics   argmax is exact, lowest id first.  Draws: float32 sums in an order that sizes fix; an edge between two ids
@@ -148,26 +149,39 @@ target_token_counts(const KD_LOGIT* __restrict__ logits, const float* __restrict
 {
     __shared__ CountMemory memory;
     __shared__ DrawMemory draw;
+    DYN_SHARED(unsigned, row_counts);
     const int number = int(blockIdx.x) / slices, part = int(blockIdx.x) - number * slices, t = int(threadIdx.x);
     const Tickets counters(tickets, int(gridDim.x) / (slices * nodes));
     const LogitRow row(logits, number, vocab, valid);
     if (t == 0) memory.row = row;
     count_values({row, slices}, part, memory);
+    unsigned* counts = memory.counts;
     if (slices > 1) {
         unsigned* own_totals = totals + (long long)number * KD_COUNT_WORDS;
         add_counts(memory, own_totals);
         if (!last_block(counters, number, slices)) return;
-        take_counts(memory, own_totals);
+        counts = row_counts;
+        take_counts(counts, own_totals);
     } else {
         __syncthreads();
     }
-    kept_by_counts(memory, Mass(scale), top_p);
-    if (memory.unclear) nucleus_of_row(*reinterpret_cast<MassBins*>(memory.counts), memory.row, memory.nucleus, 2, scale, top_p);
+    kept_by_counts(memory, counts, Mass(scale), top_p);
+    const bool unclear = memory.unclear != 0;
+    if (unclear) nucleus_of_row(*reinterpret_cast<MassBins*>(memory.counts), memory.row, memory.nucleus, 2, scale, top_p);
     const Nucleus& nucleus = memory.nucleus;
     const bool bad = nucleus.bad != 0;
     if (t == int(blockDim.x) - 1) counters.finish_row(number, bad, nodes, status);
     int token = -1;
-    if (!bad) token = draw_from_row(memory.row, nucleus.peak, {nucleus.edge, nucleus.ties}, uniforms[number], scale, draw);
+    if (!bad) {
+        const float u = uniforms[number];
+        if (slices == 2 && !unclear) {
+            choose_slice(memory, part, u, scale);
+        } else {
+            if (t == 0) memory.part = {0, memory.row.chunks, {nucleus.edge, nucleus.ties}, {double(u), true}};
+            __syncthreads();
+        }
+        token = draw_from_part(memory.row, memory.part, nucleus.peak, scale, draw);
+    }
     if (t == 0) tokens[number] = token;
 }
 

@@ -11,7 +11,7 @@
 //            uint64, parts (b D slices, 4) 32-bit words; tickets (b + b D,) uint64: zero before and after.
 //            most: a power of 2, at least k and 256
 // Launch     topk_logprob_v1: grid b, block 256, dynamic shared 0
-// Launch     topk_logprob_v2: grid b * D * slices, block KD_TOPK_THREADS, dynamic shared at most 8 * (8192 + 2048)
+// Launch     topk_logprob_v2: grid b * D * slices, block KD_TOPK_THREADS, dynamic shared 8 * (8192 + 2 * KD_MAX_WIDTH)
 // Aliasing   outputs overlap nothing; launches that share scratch must not overlap in time
 // Numerics   ids are exact: float32(logit) descending, equal logits by the lower id.  log-prob = min(0, (x - max) / t -
 //            log(sum)); sums in float32 in an order that depends on sizes only, so repeats are equal bit for bit
