@@ -105,9 +105,13 @@ def kv_commit(
     given = {"path": path, "path_length": path_length, "lengths": lengths, "page_table": page_table}
     given |= {f"caches[{i}]": layer for i, layer in enumerate(layers)}
     given |= {f"tree_kv[{i}]": layer for i, layer in enumerate(sources or ())}
-    in_place = [name for name in given if name not in ("path", "path_length", "page_table")]
-    numbers = ("path_length", "lengths")
-    run = resolve(library, stage_run.placed(given, numbers, targets, in_place=in_place))
+    if targets:  # lengths may be advanced in place
+        read = {"path": path, "path_length": path_length, "page_table": page_table}
+        checks.apart({"out.lengths": targets[0]}, read)
+        checks.apart({"out.status": targets[1]}, read | {"lengths": lengths})
+    run = resolve(
+        library, stage_run.placed(given, ("path_length", "lengths"), targets, in_place=tuple(given))
+    )
     for i, layer in enumerate(layers):
         if checks.kind(layer) == "numpy" and not layer.flags.writeable:
             raise ValueError(f"caches[{i}]: got a read-only array, wanted a writeable one")

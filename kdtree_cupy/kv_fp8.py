@@ -58,7 +58,8 @@ def quantize_mla_rows(rows: Array, *, kv_scale: float | None = None, power_of_tw
     -------
     uint8 [..., 656] or [..., 576]
         Rows of 656 bytes: 512 e4m3 latent numbers, 4 float32 scales, 64 bfloat16 rotary numbers.  Rows of 576
-        bytes: 576 e4m3 numbers; ``.view(ml_dtypes.float8_e4m3fn)`` names the type.  NaN stays NaN.
+        bytes: 576 e4m3 numbers; ``.view(ml_dtypes.float8_e4m3fn)`` names the type.  NaN stays NaN;
+        infinity becomes 448, or NaN like all numbers whose scale it sets.
 
     Raises
     ------
@@ -71,13 +72,16 @@ def quantize_mla_rows(rows: Array, *, kv_scale: float | None = None, power_of_tw
     The row of 656 bytes is the one of DeepSeek-V3.2 in FlashMLA, with any float32 scales.
     """
     rows = checks.array(rows, "rows", (*checks.FLOATS, "float64"), _spec(rows), checks.Dims())
-    numbers = rows.astype(np.float32)
+    if not isinstance(power_of_two, bool):
+        raise TypeError(f"power_of_two: got {type(power_of_two).__name__}, wanted a bool")
+    with np.errstate(over="ignore"):
+        numbers = rows.astype(np.float32)
     if kv_scale is not None:
         if power_of_two:
             raise ValueError("power_of_two: got True with kv_scale, wanted one of the two")
         return e4m3_codes(numbers / np.float32(check_scale(kv_scale)))
     xp = _module(rows)
-    groups = numbers[..., :LATENT].reshape(*rows.shape[:-1], -1, GROUP)
+    groups = numbers[..., :LATENT].reshape(*rows.shape[:-1], LATENT // GROUP, GROUP)
     largest = xp.abs(groups).max(-1)
     scales = xp.maximum(largest / np.float32(LARGEST), np.float32(SMALLEST_SCALE))
     scales = xp.where(largest == 0, np.float32(1), scales)
@@ -85,8 +89,10 @@ def quantize_mla_rows(rows: Array, *, kv_scale: float | None = None, power_of_tw
         fraction, exponent = xp.frexp(scales)
         scales = xp.ldexp(xp.ones_like(scales), exponent - (fraction == 0.5))
     scales = scales.astype(np.float32)
+    with np.errstate(invalid="ignore"):  # infinity by infinity
+        quotients = groups / scales[..., None]
     parts = (
-        e4m3_codes(groups / scales[..., None]).reshape(*rows.shape[:-1], LATENT),
+        e4m3_codes(quotients).reshape(*rows.shape[:-1], LATENT),
         scales.view(np.uint8),
         _bfloat16_bits(xp.ascontiguousarray(numbers[..., LATENT:])).view(np.uint8),
     )
@@ -114,7 +120,8 @@ def dequantize_mla_rows(rows: Array, *, kv_scale: float | None = None) -> Array:
         return table[rows] * np.float32(kv_scale)
     scales = xp.ascontiguousarray(rows[..., LATENT : LATENT + 16]).view(np.float32)
     rope = xp.ascontiguousarray(rows[..., LATENT + 16 :]).view(np.uint16).astype(np.uint32) << 16
-    latent = table[rows[..., :LATENT]] * xp.repeat(scales, GROUP, axis=-1)
+    with np.errstate(invalid="ignore"):  # 0 times infinity
+        latent = table[rows[..., :LATENT]] * xp.repeat(scales, GROUP, axis=-1)
     return xp.concatenate([latent, rope.view(np.float32)], axis=-1)
 
 

@@ -34,7 +34,7 @@ def placed(
     out : sequence of arrays, optional
         Arrays to write into.
     in_place : sequence of str
-        Arguments that ``out`` may share memory with.
+        Arguments that ``out`` may share memory with, or whose memory the caller looks at.
 
     Raises
     ------

@@ -167,11 +167,11 @@ def check_arguments(
     dtype = checks.dtype_name(q)
     rows = kv_fp8.format_of(cache, "cache") if _is_fp8(cache) else None
     kv_scale = kv_fp8.check_scale_of(rows, kv_scale)
-    width, dtypes = (rows.bytes, kv_fp8.DTYPES) if rows else (576, dtype)
+    width, dtypes = (rows.bytes, kv_fp8.DTYPES) if rows else (576, (dtype,))
     if page_table is not None:
         page_table = checks.array(page_table, "page_table", "int32", "b max_pages", dims)
     layout = "b S" if page_table is None else "pages size"
-    cache = checks.array(cache, "cache", dtypes, f"{layout} {width}", dims)
+    cache = checks.array(cache, "cache", (*dtypes, *kv_fp8.DTYPES), f"{layout} {width}", dims)
     check_pages(cache, "cache", page_table)
     if tree_kv is not None:
         tree_kv = checks.array(tree_kv, "tree_kv", dtypes, f"b N {width}", dims)
@@ -189,9 +189,7 @@ def check_arguments(
 def check_scale(scale: float, kv_scale: float | None = None) -> float:
     """Return ``scale`` if it is finite and kernels, which multiply it in float32, can hold it."""
     scale = checks.number(scale, "scale", "a finite number", math.isfinite)
-    if (
-        abs(scale) * (kv_scale or 1.0) > 2.0**127
-    ):  # float32 ends at 2**128; kernels multiply by log2(e) as well
+    if abs(scale) * (kv_scale or 1.0) > 2.0**127:  # kernels multiply by log2(e) as well, below 2
         times = "" if kv_scale is None else f" times kv_scale ({kv_scale})"
         raise ValueError(f"scale: got {scale}{times}, wanted a magnitude up to 2**127")
     return scale

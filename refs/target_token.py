@@ -24,8 +24,9 @@ class TargetTokens(NamedTuple):
 
 def masses(row: np.ndarray, temperature: float, top_p: float) -> np.ndarray:
     """Return float64 unnormalised masses of one row, 0 outside the top-p prefix."""
-    x = row.astype(np.float64) / temperature
-    mass = np.exp(x - x.max())
+    x = row.astype(np.float64)
+    with np.errstate(over="ignore"):  # at temperatures near 0
+        mass = np.exp((x - x.max()) / temperature)
     if top_p < 1.0:
         order = best_ids(row, len(row))
         reached = np.cumsum(mass[order]) >= top_p * mass.sum()

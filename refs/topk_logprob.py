@@ -28,11 +28,12 @@ def best_ids(row: np.ndarray, k: int) -> np.ndarray:
 
 def log_softmax(row: np.ndarray, temperature: float) -> np.ndarray:
     """Return float64 log-probs of one row of finite or -inf logits, each <= 0."""
-    x = row.astype(np.float64) / temperature
-    peak = x.max()
-    if peak == -np.inf:
+    x = row.astype(np.float64)
+    if x.max() == -np.inf:
         return np.full(len(x), -np.inf)
-    return np.minimum(0.0, (x - peak) - np.log(np.exp(x - peak).sum()))
+    with np.errstate(over="ignore"):  # at temperatures near 0
+        below = (x - x.max()) / temperature
+    return np.minimum(0.0, below - np.log(np.exp(below).sum()))
 
 
 def topk_logprob(

@@ -116,6 +116,19 @@ def test_both_libraries_give_the_same_bytes(xp):
         )
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kv_scale", [None, 0.5])
+def test_rows_that_are_none_and_numbers_without_bound(kv_scale):
+    width = 656 if kv_scale is None else 576
+    assert quantize_mla_rows(np.zeros((0, 3, 576), np.float32), kv_scale=kv_scale).shape == (0, 3, width)
+    for value, dtype in ((np.inf, np.float32), (-1e300, np.float64)):
+        x = np.ones((1, 576), dtype)
+        x[0, 3] = value
+        got = dequantize_mla_rows(quantize_mla_rows(x, kv_scale=kv_scale), kv_scale=kv_scale)[0]
+        assert (got[128:] == 1).all()
+        assert np.isnan(got[3]) if kv_scale is None else got[3] == np.sign(value) * 224
+
+
 ROW, BYTES = np.zeros((1, 576), np.float32), np.zeros((1, 656), np.uint8)
 
 
@@ -127,6 +140,7 @@ ROW, BYTES = np.zeros((1, 576), np.float32), np.zeros((1, 656), np.uint8)
         (lambda: quantize_mla_rows(BYTES), TypeError, "rows: got dtype uint8"),
         (lambda: quantize_mla_rows(ROW, kv_scale=0.0), ValueError, "kv_scale: got 0.0, wanted a positive"),
         (lambda: quantize_mla_rows(ROW, kv_scale=1.0, power_of_two=True), ValueError, "power_of_two: got"),
+        (lambda: quantize_mla_rows(ROW, power_of_two="yes"), TypeError, "power_of_two: got str"),
         (lambda: dequantize_mla_rows(ROW), TypeError, "rows: got dtype float32, wanted an array of uint8"),
         (lambda: dequantize_mla_rows(BYTES[:, :600]), ValueError, "wanted rows of 656 bytes (with scales)"),
         (lambda: dequantize_mla_rows(BYTES, kv_scale=1.0), ValueError, "kv_scale: got 1.0, wanted None"),

@@ -34,7 +34,7 @@ MASK, LENGTHS = np.zeros((1, 2, 1), np.uint32), np.zeros(1, np.int32)
         ({"cache": SCALED, "tree_kv": NUMBERS[:, :2]}, TypeError, "tree_kv: got dtype bfloat16"),
         ({"cache": SCALED, "tree_kv": PLAIN[:, :2].copy()}, ValueError, "tree_kv: got shape (1, 2, 576)"),
         ({"cache": NUMBERS.astype(np.float16)}, TypeError, "cache: got dtype float16, wanted"),
-        ({"cache": NUMBERS.astype(ml_dtypes.float8_e5m2)}, TypeError, "cache: got dtype float8_e5m2"),
+        ({"cache": NUMBERS.astype(ml_dtypes.float8_e5m2)}, TypeError, "wanted bfloat16 or uint8"),
         ({"cache": SCALED, "out_dtype": "float64"}, ValueError, "out_dtype: got float64, wanted"),
         ({"cache": SCALED, "out_dtype": np.float32}, TypeError, "out_dtype: got type, wanted a str"),
         (
