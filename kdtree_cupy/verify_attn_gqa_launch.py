@@ -57,10 +57,11 @@ class Variant(NamedTuple):
 
 ROWS128 = Variant("verify_attn_gqa_rows128", 2, 4, 2)
 ROWS64 = Variant("verify_attn_gqa_rows64", 1, 4, 3)
+ROWS48 = Variant("verify_attn_gqa_rows48", 1, 3, 4)
 ROWS32 = Variant("verify_attn_gqa_rows32", 1, 2, 6)
-ROWS16 = Variant("verify_attn_gqa_rows16", 1, 1, 12)
+ROWS16 = Variant("verify_attn_gqa_rows16", 1, 1, 8)
 DYNAMIC_SHARED = {
-    one.kernel: one.shared_bytes(128, LEAST_STAGES) for one in (ROWS128, ROWS64, ROWS32, ROWS16)
+    one.kernel: one.shared_bytes(128, LEAST_STAGES) for one in (ROWS128, ROWS64, ROWS48, ROWS32, ROWS16)
 }
 """Least dynamic shared memory of each kernel, in bytes, with heads of 128 numbers."""
 
@@ -69,14 +70,19 @@ def variant_for(rows: int, splits: int | str) -> Variant:
     """Return the kernel for ``rows`` (node, head) pairs of one KV head; one for all if N must not matter."""
     if splits == "fixed":
         return ROWS64
-    if rows > ROWS64.rows:
-        padded = lambda one: math.ceil(rows / one.rows) * one.rows  # noqa: E731
-        return ROWS128 if padded(ROWS128) == padded(ROWS64) else ROWS64
-    return ROWS64 if rows > ROWS32.rows else ROWS32 if rows > ROWS16.rows else ROWS16
+    if rows <= ROWS32.rows:
+        return ROWS32 if rows > ROWS16.rows else ROWS16
+    padded = lambda one: math.ceil(rows / one.rows) * one.rows  # noqa: E731
+    return min((ROWS128, ROWS64, ROWS48), key=padded)  # the largest of those that waste least
 
 
 def stages_and_blocks(
-    variant: Variant, size: int, on: Card, stages: int | None = None, unit: int = UNIT
+    variant: Variant,
+    size: int,
+    on: Card,
+    stages: int | None = None,
+    unit: int = UNIT,
+    least: int = LEAST_STAGES,
 ) -> tuple[int, int]:
     """Return units in the ring and blocks on a multiprocessor: many blocks, then a deep ring.
 
@@ -84,10 +90,10 @@ def stages_and_blocks(
     """
     for blocks in range(variant.most_blocks, 0, -1):
         room = (on.block_shared + RESERVED) // blocks - RESERVED
-        for units in range(8, LEAST_STAGES - 1, -1) if stages is None else (stages,):
+        for units in range(8, least - 1, -1) if stages is None else (stages,):
             if variant.shared_bytes(size, units, unit) <= room:
                 return units, blocks
-    needed = variant.shared_bytes(size, stages or LEAST_STAGES, unit)
+    needed = variant.shared_bytes(size, stages or least, unit)
     raise ValueError(
         f"{variant.kernel} needs {needed} bytes of shared memory, the card has {on.block_shared}"
     )
@@ -129,9 +135,10 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     check_alignment(a, out, ("q", "k_cache", "v_cache", "tree_k", "tree_v"))
     on, macros = card(run.device), run.library.defines
     variant = variant_for(nodes * group, splits)
-    asked = macros.get("KD_STAGES", None if run.device is not None else LEAST_STAGES)
+    least = LEAST_STAGES + int(macros.get("KD_AHEAD", 0))
+    asked = macros.get("KD_STAGES", None if run.device is not None else least)
     unit = int(macros.get("KD_UNIT", UNIT))
-    stages, blocks = stages_and_blocks(variant, size, on, asked and int(asked), unit)
+    stages, blocks = stages_and_blocks(variant, size, on, asked and int(asked), unit, least)
     defines["KD_STAGES"] = stages
     tiles = shared * math.ceil(nodes * group / variant.rows)
     most_rows = pages * page_size + nodes

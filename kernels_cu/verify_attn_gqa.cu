@@ -2,7 +2,7 @@
 //
 // Algorithm  as verify_attn.cu; rows = (node, head) pairs of a request and a KV head, which share its keys and values
 //   verify_attn_gqa_v1       one block a row, float32 arithmetic; the exact mode of float32 inputs
-//   verify_attn_gqa_rows64   tensor cores, 64 rows a block (verify_attn_heads.cuh); _rows128, _rows32, _rows16
+//   verify_attn_gqa_rows64   tensor cores, 64 rows a block (verify_attn_heads.cuh); _rows128, _rows48, ... _rows16
 //   verify_attn_gqa_combine  joins the partial results of tiles that were cut (verify_attn_work.cuh)
 // Inputs     q        (b, N, H, D)  KD_QUERY, H = kv_heads * group, D = KD_HEAD
 //            k_cache, v_cache (b, S, kv_heads, D) or (pages, page_size, kv_heads, D) with page_table
@@ -17,6 +17,7 @@
 // Launch     v1: grid (N * H, b), block 128
 //            rows128: any grid, block 128, dynamic shared HeadLayout::bytes
 //            rows64: any grid, block 128, dynamic shared HeadLayout::bytes
+//            rows48: any grid, block 96, dynamic shared HeadLayout::bytes
 //            rows32: any grid, block 64, dynamic shared HeadLayout::bytes
 //            rows16: any grid, block 32, dynamic shared HeadLayout::bytes
 //            combine: grid (N * H / block_rows, b), block 256
@@ -75,8 +76,11 @@ verify_attn_gqa_v1(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ 
     }
 KD_HEADS_KERNEL(verify_attn_gqa_rows128, 2, 4, 2)
 KD_HEADS_KERNEL(verify_attn_gqa_rows64, 1, 4, 3)
+#if KD_UNIT == 32
+KD_HEADS_KERNEL(verify_attn_gqa_rows48, 1, 3, 4)
+#endif
 KD_HEADS_KERNEL(verify_attn_gqa_rows32, 1, 2, 6)
-KD_HEADS_KERNEL(verify_attn_gqa_rows16, 1, 1, 12)
+KD_HEADS_KERNEL(verify_attn_gqa_rows16, 1, 1, 8)
 #undef KD_HEADS_KERNEL
 
 #endif

@@ -71,6 +71,8 @@ struct HeadLayout {
     static constexpr int item = barriers + 16 * KD_STAGES, bytes = item + 224;
     static_assert(KD_HEAD % 64 == 0, "a piece changes its place within 128 bytes");
     static_assert(KD_UNIT % 32 == 0 && KD_STAGES >= 2, "mask bits come 32 at a time; one unit is used, one is on the way");
+    static_assert(!KD_AHEAD || MT > 1 || KD_STAGES >= 3, "with scores ahead two units are used");
+    static_assert(KD_UNIT == 32 || WARPS != 3, "rows that are copied together have their numbers in one register");
     static_assert(sizeof(HeadItem<__half>) <= 224, "room for the item");
 };
 
@@ -78,9 +80,9 @@ template <class T, class Out, int MT, int WARPS>
 struct HeadTile {
     using L = HeadLayout<MT, WARPS>;
     static constexpr int steps = KD_HEAD / 16, columns = KD_HEAD / 8, blocks = KD_UNIT / 8;
-    static constexpr int own = KD_UNIT / WARPS, sets = ceil_div(own, 32);          // KV rows that a warp copies
     static constexpr int shared_steps = L::q_steps;                                // of Q
     static constexpr int pieces = KD_HEAD / 8, together = 32 / pieces;             // of a key; rows a warp copies at once
+    static constexpr int apart = together * WARPS, rounds = ceil_div(KD_UNIT, apart), sets = KD_UNIT / 32;
 
     const HeadCall<T, Out>& call;
     unsigned char* const shared;
@@ -119,27 +121,27 @@ struct HeadTile {
     __device__ __forceinline__ void find_rows(int u)
     {
 #pragma unroll
-        for (int set = 0; set < sets; ++set)
-            found[set] = row_number(min(u * KD_UNIT + warp * own + 32 * set + lane % min(own, 32), item().keys.total - 1));
+        for (int set = 0; set < sets; ++set) found[set] = row_number(min(u * KD_UNIT + 32 * set + lane, item().keys.total - 1));
     }
 
-    // Copy unit u, whose rows have been found, and find those of the next.
+    // Copy unit u, whose rows have been found, and find those of the next.  The warps take turns, `together` rows each.
     __device__ __forceinline__ void copy_unit(int u, int to, int parity)
     {
         mbarrier_wait(empty(to), parity ^ 1);
         const HeadItem<T>& it = item();
-        const int row = lane / pieces, spot = 16 * (lane % pieces ^ row);
-        const shared_address place = base + to * L::unit_bytes + (warp * own + row) * L::pitch;
+        const int first = warp * together + lane / pieces;
+        const shared_address place = base + to * L::unit_bytes + first * L::pitch;
         const auto bytes = [&](const T* rows) { return reinterpret_cast<const char*>(rows + 8 * (lane % pieces)); };
         const auto copy = [&](bool some_in_tree) {
             const char *keys = bytes(it.keys.cache), *values = bytes(it.values);
             const unsigned row_bytes = call.width * (unsigned)sizeof(T);
-#pragma unroll
-            for (int i = 0; i < own; i += together) {
-                const int number = __shfl_sync(KD_FULL_MASK, found[i / 32], i % 32 + row);
+#pragma unroll (WARPS == 3 ? 2 : rounds)       // uneven rounds: addresses of all would be too many registers
+            for (int i = 0; i < rounds * apart; i += apart) {
+                if (i + apart > KD_UNIT && i + warp * together >= KD_UNIT) break;
+                const int number = __shfl_sync(KD_FULL_MASK, found[sets == 1 ? 0 : i / 32], (i + first) % 32);
                 const bool in_tree = some_in_tree && number < 0;
                 const unsigned long long from = (unsigned long long)(unsigned)(in_tree ? ~number : number) * row_bytes;
-                const shared_address there = place + i * L::pitch + (spot ^ 16 * (i & 7));
+                const shared_address there = place + i * L::pitch + 16 * (lane % pieces ^ ((i + first) & 7));
                 copy_async_16(there, (in_tree ? bytes(it.keys.tree) : keys) + from);
                 copy_async_16(there + 2 * KD_HEAD, (in_tree ? bytes(it.tree_values) : values) + from);
             }

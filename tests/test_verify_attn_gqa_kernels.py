@@ -43,6 +43,26 @@ def test_groups_and_sizes(backend, group, size, nodes):
     bodies.check_grid(backend, group, size, nodes, BF16)
 
 
+KERNELS = [
+    (2, 4, "rows16"),
+    (4, 8, "rows32"),
+    (9, 5, "rows48"),
+    (33, 4, "rows48"),
+    (4, 16, "rows64"),
+    (16, 16, "rows128"),
+]
+
+
+@pytest.mark.parametrize(("nodes", "group", "kernel"), KERNELS)
+@pytest.mark.parametrize("size", [64, 128])
+def test_every_kernel(backend, nodes, group, kernel, size):
+    assert verify_attn_gqa_launch.variant_for(nodes * group, "auto").kernel.endswith(kernel)
+    case = make(
+        22, [70, 0, 33], nodes, group, 2, size, dtype=BF16, mask="any", counts=[nodes, nodes, nodes - 1]
+    )
+    assert_right(case, attend(backend, case, "3 in cache"))
+
+
 @pytest.mark.parametrize("dtype", bodies.DTYPES, ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("mask", ["chain", "star", "binary", "random"])
 def test_masks_and_types(backend, mask, dtype):
@@ -152,7 +172,7 @@ def test_heads_of_64_compile_without_spills():  # test_compile has those of 128
     except BackendError as error:
         pytest.skip(str(error))
     rows = KernelLibrary(defines={"KD_HEAD": 64}).report(["verify_attn_gqa.cu"], arch="sm_120").rows
-    assert len(rows) == 6
+    assert len(rows) == 7
     assert not [row.name for row in rows if row.spill_bytes or row.stack_bytes]
 
 
@@ -184,7 +204,7 @@ def test_float32_accuracy():
 def test_shared_memory_fits_the_cards(capability, size):
     block = {(8, 0): 166_912, (8, 9): 101_376, (9, 0): 232_448, (12, 0): 101_376}[capability]
     launch = verify_attn_gqa_launch
-    for variant in (launch.ROWS128, launch.ROWS64, launch.ROWS32, launch.ROWS16):
+    for variant in (launch.ROWS128, launch.ROWS64, launch.ROWS48, launch.ROWS32, launch.ROWS16):
         stages, blocks = launch.stages_and_blocks(variant, size, Card(capability, 100, block))
         assert stages >= 2 and blocks * (variant.shared_bytes(size, stages) + 1024) <= block + 1024
         assert blocks * variant.warps >= 2, "one warp of an idle multiprocessor"
