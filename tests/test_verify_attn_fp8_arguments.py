@@ -74,3 +74,14 @@ def test_shared_memory_fits_the_cards():
             assert copies == 1 and stages >= 5 and variant.shared_bytes(stages) <= 101_376
     with pytest.raises(ValueError, match=r"needs .* bytes of shared memory, the card has 101376"):
         verify_attn_fp8.stages_and_copies(verify_attn_fp8.VARIANTS["scaled"][2], small, 8)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, BF16], ids=lambda d: np.dtype(d).name)
+def test_bytes_that_start_anywhere_are_refused(dtype):
+    """Scales are floats in the middle of bytes: a row may not begin at any byte, whatever kernel reads it."""
+    room = np.zeros(2 * 656 + 32, np.uint8)
+    first = 1 + -room.ctypes.data % 16
+    cache = room[first : first + 2 * 656].reshape(1, 2, 656)
+    q, mask = np.zeros((1, 1, 1, 576), dtype), np.ones((1, 1, 1), np.uint32)
+    with pytest.raises(ValueError, match="cache: got an array that starts off a multiple of 16 bytes"):
+        kd.verify_attn(q, cache, None, mask, LENGTHS, scale=1.0, library=library_of("host"))
