@@ -3,7 +3,7 @@
 // Algorithm  as verify_attn.cu; rows are read as bytes and widened exactly where they are used (verify_attn_fp8.cuh)
 //   verify_attn_scaled_*  rows of 656 bytes: 512 latent numbers, 4 float32 scales, 64 rotary numbers in bfloat16
 //   verify_attn_plain_*   rows of 576 bytes: 512 latent and 64 rotary numbers, one scale of the call
-//   *_v1, *_rows64, *_rows32, *_rows16 as in verify_attn.cu
+//   *_v1, *_rows64 as in verify_attn.cu; *_rows32, *_rows16: the same tile with one group, for few rows
 // Inputs     cache, tree_kv uint8, in rows of 656 or 576; the others as verify_attn.cu.  value_scale: the scale of the
 //            call (plain), which the tensor-core kernels find in scale_log2 as well
 // Outputs    as verify_attn.cu; partial results are joined by its verify_attn_combine
