@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 Array = Any
 FIXED_CHUNK = 512
 """KV rows of a chunk with ``splits="fixed"``."""
-LEAST_ROWS, LEAST_ROWS_FEW = 96, 64
+LEAST_ROWS, LEAST_ROWS_FEW = 96, 32
 """Fewest KV rows that are worth a block of their own; of the kernels for few rows."""
+EARLY = False
+"""Whether the combining kernel sets itself up while the one before it ends (sm_90 and newer)."""
 COMBINE_WARPS = 16
 """Most warps of a block of the combining kernel."""
 MOST_WARPS = 8192
@@ -133,7 +135,7 @@ def join(
     blocks = math.ceil(nodes * heads * (LATENT // columns) * 32 * warps / threads)
     run.launch(
         FILE, "verify_attn_combine", (blocks, batch), threads, (*arguments, *sizes[1:], columns, warps),
-        defines=defines,
+        defines=defines, early=EARLY,
     )  # fmt: skip
 
 

@@ -108,6 +108,22 @@ __device__ __forceinline__ void fence_async_proxy()
 #endif
 }
 
+// A kernel launched before its predecessor in the stream has ended: wait here for that and for what it wrote.
+__device__ __forceinline__ void wait_for_predecessor()
+{
+#if defined(__CUDACC_RTC__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Let a successor that waits so be started once all blocks have come here.
+__device__ __forceinline__ void start_successor()
+{
+#if defined(__CUDACC_RTC__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 #if KD_BULK_COPY
 // Copy `bytes` (a multiple of 16, as both addresses are), which `barrier` must have been told to expect.
 __device__ __forceinline__ void bulk_copy(shared_address to, const void* from, unsigned bytes, shared_address barrier)

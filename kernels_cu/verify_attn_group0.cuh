@@ -192,6 +192,7 @@
             segments = 0;
         }
         __syncthreads();
+        start_successor();
         const int group = __shfl_sync(KD_FULL_MASK, (int)threadIdx.x >> 7, 0);
         if (group == 2) {
             fewer_registers<Row::fp8 ? 80 : 64>();

@@ -2,6 +2,7 @@
 #ifndef KD_VERIFY_ATTN_JOIN_CUH
 #define KD_VERIFY_ATTN_JOIN_CUH
 
+#include "async_copy.cuh"
 #include "verify_attn_kv.cuh"
 
 // Eight neighbouring numbers, as they lie in memory until they are used.
@@ -40,9 +41,10 @@ __device__ __forceinline__ void join_pieces(const Partial* partial, const float*
     const int lane = lane_id(), warp = warp_id(), per = slice / 8, b = blockIdx.y, rows = nodes * heads;
     const int number = ((int)(blockIdx.x * blockDim.x / 32) + warp) / warps, in_item = warp % warps, slices = width / slice;
     const int row = number / slices, first_column = (number - row * slices) * slice, parts = warps * (32 / per);
+    const bool real = row < rows && (!counts || row < min(max(counts[b], 0), nodes) * heads);
+    wait_for_predecessor();
     int4 note = {};
     if (row < rows) note = reinterpret_cast<const int4*>(table)[b * ceil_div(rows, tile_rows) + row / tile_rows];
-    const bool real = row < rows && (!counts || row < min(max(counts[b], 0), nodes) * heads);
     const int first = note.x, pieces = real && note.y > 1 ? note.y : 0, distance = note.z;   // one: its block wrote the result
     const bool wanted = row < rows && (pieces || !real);
     const int tile_row = row % tile_rows;

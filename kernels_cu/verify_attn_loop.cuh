@@ -108,6 +108,7 @@
             mbarrier_init(q_full(), arrivals(L::rows, L::warps));
             q_parity() = 1;
         }
+        start_successor();
         if (tile_warp() == 0) first_work(call.batch, call.table, item().segment);
         for (;;) {
             fence_async_proxy();     // scores were ordinary stores; Q comes over them by the copy engine

@@ -19,6 +19,7 @@ from .arrays import Handle, torch_stream
 from .cache import Cache, unsafe
 from .compiled import Compiled, KernelInfo
 from .driver import driver
+from .early import launch_early
 
 INSTALL = "pip install 'kdtree-cupy[cuda12]' (or cuda13 for a driver of CUDA 13 or newer)"
 _OPT_IN_SHARED = 48 * 1024  # more than this per block must be asked for
@@ -155,8 +156,12 @@ class CudaKernel:
         block: tuple[int, int, int],
         arguments: Sequence[Handle | np.generic | None],
         shared_bytes: int,
+        early: bool = False,
     ) -> None:
-        """Launch on the current stream of CuPy, or of torch if an argument is torch's; does not wait."""
+        """Launch on the current stream of CuPy, or of torch if an argument is torch's; does not wait.
+
+        ``early``: by :func:`~kdtree_cupy.library.early.launch_early` where the device can.
+        """
         cupy = self._cupy
         packed = tuple(map(pack, arguments))
         stream = torch_stream([one for one in arguments if isinstance(one, Handle)])
@@ -168,6 +173,10 @@ class CudaKernel:
             if self._static + shared_bytes > self._allowed:
                 self._function.max_dynamic_shared_size_bytes = shared_bytes
                 self._allowed = self._static + shared_bytes
+            if early and capability(self._device) >= (9, 0):
+                current = cupy.cuda.get_current_stream().ptr
+                if launch_early(self._function.kernel.ptr, grid, block, packed, shared_bytes, current):
+                    return
             self._function(grid, block, packed, shared_mem=shared_bytes)
 
 

@@ -12,9 +12,8 @@ import numpy as np
 from .arrays import Handle
 from .launch import Slot, check, dimensions
 
-Runner = Callable[
-    [tuple[int, int, int], tuple[int, int, int], Sequence[Handle | np.generic | None], int], None
-]
+Runner = Callable[..., None]
+"""Grid, block, arguments, bytes of shared memory; ``early=True`` on a device only."""
 
 
 @dataclass(slots=True)
@@ -25,6 +24,7 @@ class Ready:
     block: tuple[int, int, int]
     arguments: list[Handle | np.generic | None]
     shared_bytes: int
+    early: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ class Kernel:
     def start(self, ready: Ready) -> None:
         """Launch what :meth:`prepare` returned; a grid with a 0 launches nothing."""
         if 0 not in ready.grid:
-            self.run(ready.grid, ready.block, ready.arguments, ready.shared_bytes)
+            early = {"early": True} if ready.early else {}
+            self.run(ready.grid, ready.block, ready.arguments, ready.shared_bytes, **early)
 
     def _shared(self, given: Any) -> int:
         try:

@@ -151,6 +151,7 @@ class KernelLibrary(Compiler):
         defines: Mapping[str, Any] = NOTHING,
         backend: str | None = None,
         device: int | None = None,
+        early: bool = False,
     ) -> None:
         """Find, compile if need be, check and launch a kernel; does not wait for the device.
 
@@ -168,6 +169,9 @@ class KernelLibrary(Compiler):
             Macros on top of the library's own.
         backend, device
             Where to run; by default where the arrays are.
+        early : bool
+            The kernel waits by itself for the one before it in the stream (``griddepcontrol.wait``), so it
+            may be started before that has ended.  Means nothing on the host and before sm_90.
 
         Raises
         ------
@@ -191,6 +195,7 @@ class KernelLibrary(Compiler):
             raise BackendError(f"{file}: {kernel}: backend 'numpy' runs references, not kernels")
         loaded = self._load(file, kernel, backend, device, defines)
         ready = loaded.kernel.prepare(grid, block, args, shared_bytes)
+        ready.early = early and backend == "cuda"
         if loaded.unit.edited and self.checks_edits and not loaded.passed:
             rehearse.first_run(self, loaded.unit, loaded.kernel, ready, defines)
             loaded.passed = True

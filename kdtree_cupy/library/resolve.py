@@ -51,11 +51,12 @@ class Run:
         *,
         shared_bytes: int = 0,
         defines: Mapping[str, Any] = _NOTHING,
+        early: bool = False,
     ) -> None:
         """Launch a kernel on this backend; see :meth:`KernelLibrary.launch`."""
         self.library.launch(
             file, kernel, grid, block, args, shared_bytes=shared_bytes, defines=defines,
-            backend=self.backend, device=self.device,
+            backend=self.backend, device=self.device, early=early,
         )  # fmt: skip
 
     def empty(self, shape: int | tuple[int, ...], dtype: str) -> Any:
