@@ -46,6 +46,9 @@ __device__ __forceinline__ int warp_id() { return thread_number() >> 5; }
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
+template <class A, class B> constexpr bool same_type = false;
+template <class A> constexpr bool same_type<A, A> = true;
+
 // ---- number types ----
 
 __device__ __forceinline__ float to_float(float x) { return x; }

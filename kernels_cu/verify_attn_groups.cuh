@@ -159,10 +159,14 @@ struct Groups {
         for (int half = 0; half < 2; ++half) {
             const int row = 16 * warp + 8 * half + (lane >> 2);
             const auto value = [&](int c, int j) { return o[c][2 * half + j] * factor[half]; };
-            if (slot >= 0) store_row<32>(call.partial + ((long long)slot * L::rows + row) * KD_LATENT + first, true, value);
-            else {
-                const long long at = (long long)it.segment.request * call.batch.nodes * heads + tile_row + row;
-                store_row<32>(call.out + at * KD_LATENT + first, tile_row + row < it.real * heads, value);
+            const long long slot_at = (long long)slot * L::rows + row;
+            const long long at = (long long)it.segment.request * call.batch.nodes * heads + tile_row + row;
+            const bool wanted = slot >= 0 || tile_row + row < it.real * heads;
+            if constexpr (same_type<KD_PARTIAL, Out>) {       // one piece of code less to fetch
+                store_row<32>(slot >= 0 ? call.partial + slot_at * KD_LATENT + first : call.out + at * KD_LATENT + first, wanted, value);
+            } else {
+                if (slot >= 0) store_row<32>(call.partial + slot_at * KD_LATENT + first, true, value);
+                else store_row<32>(call.out + at * KD_LATENT + first, wanted, value);
             }
         }
     }
