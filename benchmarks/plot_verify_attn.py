@@ -6,6 +6,7 @@ python benchmarks/plot_verify_attn.py benchmarks/results/verify_attn_fp8_h200.cs
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import matplotlib as mpl
 import matplotlib.pyplot
 import numpy as np
 from matplotlib.figure import Figure
+from PIL import Image
 
 from kdtree_cupy import style
 from kdtree_cupy.files import atomic_file
@@ -50,12 +52,14 @@ def plot_heat(rows: Sequence[Row], heads: int = 8) -> Figure:
     own = [r for r in rows if r["b"] == 1 and r["H"] == heads and r["l2"] == "warm"]
     nodes, prefixes = (sorted({r[name] for r in own}) for name in ("q", "prefix"))
     kinds = [kind for kind in LABELS if any(r["dtype"] == kind for r in own)]
-    size = (1.2 + 3.1 * len(kinds), 3.3)
+    across = min(2, len(kinds))
+    down = -(-len(kinds) // across)
     figure, axes = mpl.pyplot.subplots(
-        1, len(kinds), figsize=size, sharey=True, squeeze=False, layout="constrained"
-    )
+        down, across, figsize=(1 + 3.4 * across, 0.6 + 2.7 * down), sharex=True, sharey=True, squeeze=False,
+        layout="constrained",
+    )  # fmt: skip
     norm = mpl.colors.LogNorm(min(r["us"] for r in own), max(r["us"] for r in own))
-    for ax, kind in zip(axes[0], kinds, strict=True):
+    for ax, kind in zip(axes.flat, kinds, strict=False):
         grid = np.full((len(nodes), len(prefixes)), np.nan)
         for r in own:
             if r["dtype"] == kind:
@@ -68,10 +72,12 @@ def plot_heat(rows: Sequence[Row], heads: int = 8) -> Figure:
         ax.set_xticks(range(len(prefixes)), [f"{p / 1024:g}k" if p >= 1024 else f"{p:g}" for p in prefixes])
         ax.set_yticks(range(len(nodes)), [f"{n:g}" for n in nodes])
         ax.set_title(LABELS[kind])
-        ax.set_xlabel("prefix: KV rows")
         ax.grid(visible=False)
-    axes[0][0].set_ylabel("N: nodes of the tree, root included")
-    figure.colorbar(image, ax=axes[0].tolist(), label="us a call")
+    for ax in axes[-1]:
+        ax.set_xlabel("prefix: KV rows")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("N: nodes, root included")
+    figure.colorbar(image, ax=axes, label="us a call")
     figure.suptitle(f"verify_attn, one request, {heads} heads; {machine(rows)}", fontsize=8)
     return figure
 
@@ -106,11 +112,14 @@ def plot_roofline(rows: Sequence[Row]) -> Figure:
 
 
 def save(figure: Figure, folder: Path, name: str) -> None:
-    """Write a small PNG and an SVG whose text is text."""
-    for suffix in ("png", "svg"):
-        metadata = {"Date": None} if suffix == "svg" else {}
-        with mpl.rc_context({"svg.fonttype": "none"}), atomic_file(folder / f"{name}.{suffix}") as handle:
-            figure.savefig(handle, format=suffix, dpi=DPI, metadata=metadata)
+    """Write a PNG of 64 colours and an SVG whose text is text: both small."""
+    raw, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(raw, format="png", dpi=DPI)
+    Image.open(raw).convert("RGB").quantize(64).save(small, format="png", optimize=True)
+    with atomic_file(folder / f"{name}.png") as handle:
+        handle.write(small.getvalue())
+    with mpl.rc_context({"svg.fonttype": "none"}), atomic_file(folder / f"{name}.svg") as handle:
+        figure.savefig(handle, format="svg", metadata={"Date": None})
 
 
 @click.command()
