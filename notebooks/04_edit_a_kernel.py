@@ -28,7 +28,7 @@ from kdtree_cupy.bench_data import Place
 from kdtree_cupy.kernel_trial import time_case, try_kernel
 from kdtree_cupy.library import KernelError, KernelLibrary, sass
 from kdtree_cupy.selftest import default_backend
-from kdtree_cupy.verify_attn_launch import ROWS64
+from kdtree_cupy.verify_attn_variants import ROWS64, variant_for
 
 plt.rcParams.update(style.RC)
 backend = default_backend()  # "cuda", or "host" where there is no GPU
@@ -115,8 +115,8 @@ assert "not what the reference gives" in said[0] and 'identifier "rc" is undefin
 # %% [markdown]
 # ## 5. verify_attn: the shape of a tile
 #
-# A block reads KV rows for 16, 32 or 64 query rows (node x head) through a ring of `KD_STAGES` units. Three units of
-# the largest tile take 97,232 bytes; a fourth would not fit the 101,376 that sm_120 gives a block.
+# A block reads KV rows for 8, 16, 32 (`verify_attn_few.cu`) or 64 query rows (node x head), the last through a ring of
+# `KD_STAGES` units. Three of them take 97,232 bytes; a fourth would not fit the 101,376 that sm_120 gives a block.
 
 # %%
 trial = try_kernel("verify_attn.cu", defines={"KD_STAGES": 3}, arch="sm_120", library=library)
@@ -126,13 +126,13 @@ assert trial.checked == {"verify_attn.cu": True}
 assert tiles["verify_attn_rows64"].dynamic_shared == ROWS64.shared_bytes(3) == 97_232
 assert 97_232 < 101_376 < ROWS64.shared_bytes(4)
 if sass.disassembler():  # pip install 'kdtree-cupy[sass]'
-    counts = sass.opcodes(trial.library.compile("verify_attn.cu", arch="sm_120"))
-    more = sass.difference(counts["verify_attn_rows16"], counts["verify_attn_rows32"])
-    print("instructions of rows32 beyond those of rows16:", dict(list(more.items())[:8]))
+    counts = sass.opcodes(trial.library.compile("verify_attn_few.cu", arch="sm_120"))
+    more = sass.difference(counts["verify_attn_few16"], counts["verify_attn_few32"])
+    print("instructions of few32 beyond those of few16:", dict(list(more.items())[:8]))
     assert more["HMMA"] > 0
 
 # %%
-shapes = {f"rows{4 * n}": Shape(heads=4, prefix=64, budget=n - 1) for n in (4, 8, 16)}
+shapes = {f"{4 * n} rows": Shape(heads=4, prefix=64, budget=n - 1) for n in (4, 8, 16)}
 times = {name: time_case(attention_case(Place(trial.library), s, 0), backend) for name, s in shapes.items()}
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
 for (name, curve), colour in zip(curves.items(), style.CYCLE, strict=False):
@@ -142,4 +142,4 @@ left.legend()
 right.bar(list(times), list(times.values()), color=style.BLUE)
 right.set(ylabel=clock, title="verify_attn, 4 heads, prefix 64, by tile")
 plt.show()
-assert {f"verify_attn_{name}" for name in times} == set(tiles)
+assert [variant_for(4 * n, "auto", False).rows for n in (4, 8, 16)] == [16, 32, 64]

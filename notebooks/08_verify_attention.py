@@ -67,7 +67,7 @@ assert 64 * (128 + 64 + 128) == 20_480 and round(20_480 / 576) == 36
 # rows. Only squares that touch the tree need mask words: 3 of 12 here, 1% at a prefix of 8,192 and 65 nodes.
 
 # %%
-sees, TILE = np.eye(N, dtype=bool), 16  # the smallest tensor-core kernel; others take tiles of 32 and 64 rows
+sees, TILE = np.eye(N, dtype=bool), 16  # tensor-core kernels take tiles of 8, 16, 32 and 64 rows
 for i in range(1, N):
     sees[i] |= sees[tree.parents[0, i]]
 visible = np.concatenate([np.ones((N, S), bool), sees], axis=1)
