@@ -21,22 +21,30 @@ from .library.report import LaunchLine, launch_lines
 from .library.signature import Parameter, parameters
 from .library.sources import Unit
 from .topk_logprob import CXX
+from .verify_attn_gqa import HEAD_SIZES
+from .verify_attn_gqa_launch import FILE as FILE_GQA
 from .verify_attn_variants import DYNAMIC_SHARED, FILE, FILE_FEW, FILE_SM90
 
 STAGES_IN_RING = 3
 """Units that verify_attn keeps in shared memory in exported cubins: fits every card from sm_80 on."""
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _LOGITS = {SHORT[name]: {"KD_LOGIT": cxx} for name, cxx in CXX.items()}
+_EXACT = {"KD_QUERY": "float", "KD_EXACT_ONLY": 1}
 VARIANTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "topk_logprob.cu": _LOGITS,
     "target_token.cu": _LOGITS,
     FILE: {
-        "f32": {"KD_QUERY": "float", "KD_EXACT_ONLY": 1},
+        "f32": _EXACT,
         "f16": {"KD_QUERY": "__half", "KD_STAGES": STAGES_IN_RING},
         "bf16": {"KD_STAGES": STAGES_IN_RING},
     },
     FILE_SM90: {"f16": {"KD_QUERY": "__half"}, "bf16": {}},
     FILE_FEW: {"f16": {"KD_QUERY": "__half"}, "bf16": {}},
+    FILE_GQA: {
+        f"d{size}.{name}": {"KD_HEAD": size, **macros}
+        for size in HEAD_SIZES
+        for name, macros in (("f32", _EXACT), ("f16", {"KD_QUERY": "__half"}), ("bf16", {}))
+    },
 }
 """Files that are compiled once per number type: suffix of the cubin, and macros."""
 _C = {
