@@ -35,7 +35,7 @@ __device__ __forceinline__ void combine_rows(const Partial* partial, const float
     float o[each] = {}, sum = 0.0f, most = -KD_INFINITY;
     if (pieces > 1) {
         for (int i = lane; i < pieces; i += 32) most = fmaxf(most, partial_lse[place(i)]);
-        most = warp_max(most);
+        most = fmaxf(kd_least, warp_max(most));   // all NaN: their sums are to be seen
     }
     for (int begin = mine; begin < pieces && most > -KD_INFINITY; begin += 32 * parts) {
         const int at = begin + parts * lane, end = min(32, ceil_div(pieces - begin, parts));
@@ -63,11 +63,11 @@ __device__ __forceinline__ void combine_rows(const Partial* partial, const float
     }
     if (mine != 0 || row >= rows || (real && pieces <= 1)) return;   // one piece: its block wrote the result
     const long long at = (long long)b * rows + row;
-    const float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
+    const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
 #pragma unroll
     for (int j = 0; j < each; ++j) o[j] *= factor;
     store_numbers(out + at * width + each * t, o);
-    if (t == 0) lse[at] = sum > 0.0f ? (most + fast_log2(sum)) * 0.6931471805599453f : -KD_INFINITY;
+    if (t == 0) lse[at] = log_of_sum(most, sum) * 0.6931471805599453f;
 }
 
 #endif

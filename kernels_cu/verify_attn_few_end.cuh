@@ -60,7 +60,7 @@
                 high[0] = fmaf(factor, b[t].x, high[0]), high[1] = fmaf(factor, b[t].y, high[1]);
                 high[2] = fmaf(factor, b[t].z, high[2]), high[3] = fmaf(factor, b[t].w, high[3]);
             }
-            const float factor = reciprocal_or_zero(sum), log_sum = sum > 0.0f ? most + fast_log2(sum) : -KD_INFINITY;
+            const float factor = reciprocal_or_zero(sum), log_sum = log_of_sum(most, sum);
 #pragma unroll
             for (int j = 0; j < 4; ++j) low[j] *= factor, high[j] *= factor;
             if (slot >= 0) {

@@ -35,6 +35,8 @@ __device__ __forceinline__ void attend_row(const Query* q, int total, int length
         __syncthreads();
         float now = most;
         for (int j = 0; j < step; ++j) now = fmaxf(now, weight[j]);
+        for (int j = 0; j < step; ++j)
+            if (isnan(weight[j])) now = weight[j];            // fmaxf passes over it
         if (now == -KD_INFINITY) continue;                    // nothing seen yet
         const float keep = expf(most - now);
         most = now;
@@ -51,8 +53,8 @@ __device__ __forceinline__ void attend_row(const Query* q, int total, int length
         for (int e = 0; e < each; ++e) o[e] = o[e] * keep + step_o[e];
     }
     for (int e = 0; e < each; ++e)
-        if (mine(e)) out[t + threads * e] = from_float<Out>(sum > 0.0f ? o[e] / sum : 0.0f);
-    if (t == 0) *lse = sum > 0.0f ? most + logf(sum) : -KD_INFINITY;
+        if (mine(e)) out[t + threads * e] = from_float<Out>(sum == 0.0f ? 0.0f : o[e] / sum);
+    if (t == 0) *lse = sum == 0.0f ? -KD_INFINITY : most + logf(sum);
 }
 
 #endif

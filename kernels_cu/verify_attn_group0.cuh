@@ -143,9 +143,9 @@
         for (int half = 0; half < 2; ++half) {
             row_sum[half] += __shfl_xor_sync(KD_FULL_MASK, row_sum[half], 1);
             row_sum[half] += __shfl_xor_sync(KD_FULL_MASK, row_sum[half], 2);
-            factor[half] = row_sum[half] > 0.0f ? (Row::fp8 && !Row::scaled ? call.value_scale : 1.0f) / row_sum[half] : 0.0f;
+            factor[half] = row_sum[half] == 0.0f ? 0.0f : (Row::fp8 && !Row::scaled ? call.value_scale : 1.0f) / row_sum[half];
             const int row = 16 * warp + 8 * half + (lane >> 2), heads = call.batch.heads, far = it.segment.tile * L::rows + row;
-            const float log_sum = row_sum[half] > 0.0f ? row_max[half] + fast_log2(row_sum[half]) : -KD_INFINITY;
+            const float log_sum = log_of_sum(row_max[half], row_sum[half]);
             if ((lane & 3) != 0) continue;
             if (it.segment.slot >= 0) call.partial_lse[(long long)it.segment.slot * L::rows + row] = log_sum;
             else if (far < it.real * heads)

@@ -95,14 +95,14 @@
                 sum += __shfl_xor_sync(KD_FULL_MASK, sum, 1);
                 sum += __shfl_xor_sync(KD_FULL_MASK, sum, 2);
                 row_sum[m][half] = sum;
-                factor[m][half] = sum > 0.0f ? 1.0f / sum : 0.0f;
+                factor[m][half] = sum == 0.0f ? 0.0f : 1.0f / sum;
             }
         scale_result(factor);
 #pragma unroll
         for (int m = 0; m < MT; ++m)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const float sum = row_sum[m][half], log_sum = sum > 0.0f ? row_max[m][half] + fast_log2(sum) : -KD_INFINITY;
+                const float sum = row_sum[m][half], log_sum = log_of_sum(row_max[m][half], sum);
                 const int row = warp * L::warp_rows + 16 * m + 8 * half + (lane >> 2);
                 const auto numbers = [&](int c, int j) { return o[m][c][2 * half + j]; };
                 if (slot >= 0) {

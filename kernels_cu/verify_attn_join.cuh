@@ -103,7 +103,7 @@ __device__ __forceinline__ void join_pieces(const Partial* partial, const float*
             out[at * width + first_column + column] = from_float<Out>(total * factor);
         }
     }
-    if (wanted && first_column + in_item + lane == 0) lse[at] = sum > 0.0f ? (most + fast_log2(sum)) * 0.6931471805599453f : -KD_INFINITY;
+    if (wanted && first_column + in_item + lane == 0) lse[at] = log_of_sum(most, sum) * 0.6931471805599453f;
 }
 
 #endif

@@ -127,7 +127,7 @@ __device__ __forceinline__ unsigned visible_rows(const unsigned* mask, int words
     return left >= 32 ? bits : left <= 0 ? 0u : bits & ((1u << left) - 1u);
 }
 
-// 1 / x, to about the last place; 0 for 0.  (A true division is a function call.)
+// 1 / x, to about the last place; 0 for 0, the sum of a row that saw nothing.  (A true division is a function call.)
 __device__ __forceinline__ float reciprocal_or_zero(float x)
 {
 #ifdef __CUDACC_RTC__
@@ -136,8 +136,11 @@ __device__ __forceinline__ float reciprocal_or_zero(float x)
 #else
     const float y = 1.0f / x;
 #endif
-    return x > 0.0f ? y : 0.0f;
+    return x == 0.0f ? 0.0f : y;   // not x > 0: a NaN that was seen must be seen
 }
+
+// Logarithm of `sum` weights relative to 2^most, in powers of two: -inf for a row that saw nothing, NaN for NaN.
+__device__ __forceinline__ float log_of_sum(float most, float sum) { return sum == 0.0f ? -KD_INFINITY : most + fast_log2(sum); }
 
 // ---- results: numbers in tensor-core fragments to rows in memory and back ----
 

@@ -86,8 +86,8 @@
         const int heads = call.batch.heads, slot = it.segment.slot, first = it.segment.tile * L::rows;
         const long long request_rows = (long long)it.segment.request * call.batch.nodes * heads;
         if ((MT == 2 || quarter < 2) && (lane & 3) == 0) {
-            store_float(scale_slot(0, lane >> 2) + 4 * block, row_sum > 0.0f ? (Row::fp8 && !Row::scaled ? call.value_scale : 1.0f) / row_sum : 0.0f);
-            const float log_sum = row_sum > 0.0f ? row_max + fast_log2(row_sum) : -KD_INFINITY;
+            store_float(scale_slot(0, lane >> 2) + 4 * block, row_sum == 0.0f ? 0.0f : (Row::fp8 && !Row::scaled ? call.value_scale : 1.0f) / row_sum);
+            const float log_sum = log_of_sum(row_max, row_sum);
             if (slot >= 0) call.partial_lse[(long long)slot * L::rows + own_row()] = log_sum;
             else if (first + own_row() < it.real * heads) call.lse[request_rows + first + own_row()] = log_sum * 0.6931471805599453f;
         }

@@ -126,3 +126,34 @@ def test_scales_beyond_float32_are_named(backend, stage, scale, message):
 def test_a_library_is_no_name():
     with pytest.raises(TypeError, match=r"library: got str, wanted a KernelLibrary"):
         kd.verify_attn(**arguments(kd.verify_attn), library="host")
+
+
+@pytest.mark.parametrize("splits", ["auto", "fixed", 3])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.__name__)
+def test_a_nan_that_is_seen_is_seen(backend, stage, dtype, splits):
+    """Every kernel, pieces joined and not: a NaN in a query, or in a row of the prefix, is no 0."""
+    rng = np.random.default_rng(0)
+    for nodes in (1, 6, 14, 40):
+        shapes = {"q": (2, nodes, 4, 576), "cache": (2, 150, 576), "tree_kv": (2, nodes, 576)}
+        if stage is kd.verify_attn_gqa:
+            cache, tree = (2, 150, 2, 64), (2, nodes, 2, 64)
+            shapes = {
+                "q": (2, nodes, 4, 64),
+                "k_cache": cache,
+                "v_cache": cache,
+                "tree_k": tree,
+                "tree_v": tree,
+            }
+        given = {name: rng.standard_normal(shape, np.float32).astype(dtype) for name, shape in shapes.items()}
+        given["q"][0, 0, 1, 3] = given["cache" if "cache" in given else "k_cache"][1, 149, ..., 5] = np.nan
+        mask = np.full((2, nodes, -(-nodes // 32)), 0xFFFFFFFF, np.uint32)
+        got = backend.run(
+            stage, **given, mask=mask, lengths=np.int32([150, 150]), scale=0.1, splits=splits,
+            counts=np.int32([nodes, nodes]),
+        )  # fmt: skip
+        wanted = np.zeros((2, nodes, 4), bool)
+        wanted[0, 0, 1] = wanted[1] = True
+        np.testing.assert_array_equal(np.isnan(got.lse), wanted)
+        np.testing.assert_array_equal(np.isnan(got.out.astype(np.float32)).all(-1), wanted)
+        np.testing.assert_array_equal(np.isnan(got.out.astype(np.float32)).any(-1), wanted)
