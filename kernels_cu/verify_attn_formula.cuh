@@ -24,7 +24,7 @@ __device__ __forceinline__ void attend_row(const Query* q, int total, int length
     const int t = threadIdx.x;
     const auto mine = [&](int e) { return value % threads == 0 || t + threads * e < value; };
     for (int i = t; i < key; i += threads) q_row[i] = total ? to_float(q[i]) : 0.0f;
-    float most = -KD_INFINITY, sum = 0.0f, o[each] = {};
+    float most = -3.402823466e38f, sum = 0.0f, o[each] = {};  // finite, so that nothing seen yet is no NaN
     for (int begin = 0; begin < total; begin += step) {
         __syncthreads();
         for (int j = t / 32; j < step; j += threads / 32) {   // one warp a KV row
@@ -35,9 +35,6 @@ __device__ __forceinline__ void attend_row(const Query* q, int total, int length
         __syncthreads();
         float now = most;
         for (int j = 0; j < step; ++j) now = fmaxf(now, weight[j]);
-        for (int j = 0; j < step; ++j)
-            if (isnan(weight[j])) now = weight[j];            // fmaxf passes over it
-        if (now == -KD_INFINITY) continue;                    // nothing seen yet
         const float keep = expf(most - now);
         most = now;
         float step_sum = 0.0f, step_o[each] = {};             // sums of sums: thousands of terms, each step exact enough
