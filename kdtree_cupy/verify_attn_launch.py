@@ -35,8 +35,8 @@ FIXED_CHUNK = 512
 """KV rows of a chunk with ``splits="fixed"``."""
 LEAST_ROWS, LEAST_ROWS_FEW = 96, 32
 """Fewest KV rows that are worth a block of their own; of the kernels for few rows."""
-EARLY = False
-"""Whether the combining kernel sets itself up while the one before it ends (sm_90 and newer)."""
+EARLY, EARLY_FIRST = False, False
+"""Whether the combining kernel sets itself up while the one before it ends; whether that one does so, too."""
 COMBINE_WARPS = 16
 """Most warps of a block of the combining kernel."""
 MOST_WARPS = 8192
@@ -182,7 +182,7 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
         variant.file, variant.kernel, plan.blocks, block.threads,
         (*inputs, partial, partial_lse, table, batch, *sizes, plan.chunk_units, plan.most_chunks, least,
          np.float32(a.scale * math.log2(math.e))),
-        shared_bytes=block.shared_bytes, defines=defines | block.defines,
+        shared_bytes=block.shared_bytes, defines=defines | block.defines, early=EARLY_FIRST,
     )  # fmt: skip
     if plan.most_chunks != 1 or a.counts is not None:
         results = (partial, partial_lse, table, a.counts, out, lse)

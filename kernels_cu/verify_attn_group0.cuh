@@ -192,6 +192,7 @@
             segments = 0;
         }
         __syncthreads();
+        wait_for_predecessor();
         start_successor();
         const int group = __shfl_sync(KD_FULL_MASK, (int)threadIdx.x >> 7, 0);
         if (group == 2) {

@@ -43,6 +43,7 @@ __device__ __forceinline__ void join_pieces(const Partial* partial, const float*
     const int row = number / slices, first_column = (number - row * slices) * slice, parts = warps * (32 / per);
     const bool real = row < rows && (!counts || row < min(max(counts[b], 0), nodes) * heads);
     wait_for_predecessor();
+    start_successor();
     int4 note = {};
     if (row < rows) note = reinterpret_cast<const int4*>(table)[b * ceil_div(rows, tile_rows) + row / tile_rows];
     const int first = note.x, pieces = real && note.y > 1 ? note.y : 0, distance = note.z;   // one: its block wrote the result

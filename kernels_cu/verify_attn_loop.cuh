@@ -108,6 +108,7 @@
             mbarrier_init(q_full(), arrivals(L::rows, L::warps));
             q_parity() = 1;
         }
+        wait_for_predecessor();
         start_successor();
         if (tile_warp() == 0) first_work(call.batch, call.table, item().segment);
         for (;;) {
