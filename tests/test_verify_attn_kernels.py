@@ -105,6 +105,23 @@ def test_splits(backend, splits):
     assert_right(case, attend(backend, case, splits=splits))
 
 
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4])
+@pytest.mark.parametrize("layout", ["contiguous, in cache", "1", "16 in cache"])
+def test_few_rows(backend, layout, nodes):
+    """Tiles of 8, 16 and 32 rows: more units than slots, none, one that touches the tree."""
+    if backend.library.defines.get("KD_WARP_GROUPS"):
+        pytest.skip("that macro is about more rows")
+    case = make(21, [15, 0, 310], nodes, 8, dtype=BF16, mask="any", counts=[nodes, 1, max(nodes - 1, 0)])
+    assert_right(case, attend(backend, case, layout))
+
+
+def test_few_rows_of_one_request(backend):
+    """One request is cut in another way: units are dealt out in turn."""
+    for length, nodes, counts in ((900, 1, None), (40, 3, [2]), (0, 2, None)):
+        case = make(22, [length], nodes, 8, dtype=BF16, counts=counts)
+        assert_right(case, attend(backend, case))
+
+
 @pytest.mark.parametrize("mask", ["chain", "any"])
 def test_averages(backend, mask):
     bodies.test_every_output_is_the_average_of_the_visible_rows(backend, mask, BF16)
@@ -193,23 +210,25 @@ def test_pages_beyond_2_31_numbers(backend):
 @pytest.mark.parametrize("path", ["host", "host, cp.async", "host, warp groups"])
 @pytest.mark.parametrize("seed", [-1, 1])
 def test_any_order_of_threads_gives_the_same_bits(path, seed):
-    case = make(19, [200, 31], 17, 4, dtype=BF16)
-    plain = attend(backend_for(path), case)
-    shuffled = attend(backend_for(path, seed=seed), case)
-    np.testing.assert_array_equal(plain.out.view(np.int16), shuffled.out.view(np.int16))
-    np.testing.assert_array_equal(plain.lse, shuffled.lse)
+    for nodes, heads in ((17, 4), (2, 8)):
+        case = make(19, [200, 31], nodes, heads, dtype=BF16)
+        plain = attend(backend_for(path), case)
+        shuffled = attend(backend_for(path, seed=seed), case)
+        np.testing.assert_array_equal(plain.out.view(np.int16), shuffled.out.view(np.int16))
+        np.testing.assert_array_equal(plain.lse, shuffled.lse)
 
 
 @GPU
 @pytest.mark.parametrize("path", [path for path in PATHS if path.startswith("cuda")])
 def test_hundred_repeats_are_bit_identical(path):
     backend = backend_for(path)
-    case = make(20, [1500, 700], 33, 8, dtype=BF16)
-    first = attend(backend, case)
-    for _ in range(100):
-        again = backend.run(kd.verify_attn, *case[:5], scale=SCALE, counts=case.counts)
-        np.testing.assert_array_equal(first.out.view(np.int16), again.out.view(np.int16))
-        np.testing.assert_array_equal(first.lse, again.lse)
+    for nodes in (33, 1, 2, 4):
+        case = make(20, [1500, 700], nodes, 8, dtype=BF16)
+        first = attend(backend, case)
+        for _ in range(100):
+            again = backend.run(kd.verify_attn, *case[:5], scale=SCALE, counts=case.counts)
+            np.testing.assert_array_equal(first.out.view(np.int16), again.out.view(np.int16))
+            np.testing.assert_array_equal(first.lse, again.lse)
 
 
 @GPU
