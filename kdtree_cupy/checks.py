@@ -145,6 +145,8 @@ def integer(value: Any, name: str, low: int, high: int) -> int:
 
 def valid_vocab(value: int | None, vocab: int) -> int:
     """Return how many ids of a row take part: all ``vocab``, or ``value`` of them."""
+    if vocab == 0:
+        raise ValueError("logits: got rows of 0 numbers, wanted at least 1")
     return vocab if value is None else integer(value, "valid_vocab", 1, vocab)
 
 

@@ -96,6 +96,8 @@ def kv_commit(
     layout = "b S E" if page_table is None else "pages page_size E"
     layers = check_layers(caches, "caches", ROW_DTYPES, layout, dims)
     kv_positions.check_pages(layers[0], "caches", page_table)
+    if dims["E"] == 0:
+        raise ValueError("caches: got rows of 0 numbers, wanted at least 1")
     sources = None
     if tree_kv is not None:
         sources = check_layers(tree_kv, "tree_kv", checks.dtype_name(layers[0]), "b N E", dims)

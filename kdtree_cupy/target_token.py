@@ -67,7 +67,7 @@ def target_token(
     valid_vocab : int, optional
         Ids from here on are padding of the vocabulary; default V.
     library, out, check
-        As in :func:`~kdtree_cupy.tree_build.tree_build`.
+        As in :func:`~kdtree_cupy.tree_build.tree_build`; ``check`` also looks at the values of ``uniforms``.
 
     Returns
     -------
@@ -112,6 +112,8 @@ def target_token(
         chosen = TargetTokens(*(targets or new_results(run, dims["b"], dims["N"])))
         launch(run, logits, uniforms, chosen, valid_vocab, temperature, top_p)
     if check:
+        if temperature > 0:
+            _check_uniforms(checks.host(uniforms))
         checks.raise_on_status("target_token", chosen.status)
     return chosen
 
@@ -228,6 +230,13 @@ def check_out(out: TargetTokens, batch: int, num_nodes: int) -> tuple[Array, ...
         checks.target(tokens, "out.tokens", "int32", "b N", dims),
         checks.target(status, "out.status", "int32", "b", dims),
     )
+
+
+def _check_uniforms(uniforms: np.ndarray) -> None:
+    bad = np.argwhere(~((uniforms >= 0) & (uniforms < 1)))
+    if bad.size:
+        b, i = bad[0]
+        raise ValueError(f"uniforms[{b}, {i}]: got {uniforms[b, i]}, wanted a number in [0, 1)")
 
 
 def _is_temperature(value: float) -> bool:

@@ -1,4 +1,4 @@
-"""Results must not share memory with arguments or with each other; pages have rows."""
+"""Results share no memory with arguments or with each other; rows and pages are not empty."""
 
 from __future__ import annotations
 
@@ -40,6 +40,21 @@ def test_lengths_advance_in_place(backend):
     given = {name: backend.to(value) for name, value in GOOD[kd.kv_commit].items()} | {"lengths": lengths}
     kd.kv_commit(**given, out=(lengths, backend.to(np.zeros(1, np.int32))), library=backend.library)
     assert backend.back(lengths).tolist() == [2]
+
+
+def test_rows_without_numbers_are_named(backend):
+    with pytest.raises(ValueError, match="caches: got rows of 0 numbers, wanted at least 1"):
+        backend.run(kd.kv_commit, **(GOOD[kd.kv_commit] | {"caches": np.zeros((2, 1, 8, 0), np.float32)}))
+    for stage, more in ((kd.topk_logprob, {"k": 1}), (kd.target_token, {})):
+        with pytest.raises(ValueError, match="logits: got rows of 0 numbers, wanted at least 1"):
+            backend.run(stage, np.zeros((1, 2, 0), np.float32), **more)
+
+
+@pytest.mark.parametrize("u", [1.0, -0.5, np.nan])
+def test_the_check_looks_at_uniforms(backend, u):
+    given = {"temperature": 1.0, "uniforms": np.float32([[0.5, u]])}
+    with pytest.raises(ValueError, match=rf"uniforms\[0, 1\]: got {u}, wanted a number in \[0, 1\)"):
+        backend.run(kd.target_token, LOGITS, **given, check=True)
 
 
 def test_pages_without_rows_are_named(backend):
