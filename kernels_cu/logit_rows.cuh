@@ -258,13 +258,13 @@ struct Mass {
     __device__ __forceinline__ float of(float x, float peak) const { return add(0.0f, x, peak); }
 };
 
-// Half as many instructions where overflow can be excluded: 2^(x * scale - offset) with one rounding, of a number that is
-// small where it matters.  The offset puts the peak at 2^8: 2^17 equal terms at 2^-17 of the peak all err in the same
+// Half as many instructions where the offset is exact to about 1: 2^(x * scale - offset) with one rounding, of a number
+// that is small where it matters.  The offset puts the peak at 2^8: 2^17 equal terms at 2^-17 of the peak all err in the same
 // direction, by half a unit in the last place of 9.
 struct FastMass {
     float scale;
 
-    __device__ __forceinline__ bool safe(float peak) const { return fabsf(peak * scale) < 1e30f; }
+    __device__ __forceinline__ bool safe(float peak) const { return fabsf(peak * scale) < 16777216.0f; }
     __device__ __forceinline__ float offset(float peak) const { return __fmul_rn(peak, scale) - 8.0f; }
     __device__ __forceinline__ float of(float x, float offset) const { return exp2_approximate(fmaf(x, scale, -offset)); }
 

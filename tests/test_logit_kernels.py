@@ -121,6 +121,19 @@ def test_extreme_temperatures(backend, temperature):
     assert_argmax(backend, logits, temperature=temperature, uniforms=uniforms)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 3.0, 0.1])
+@pytest.mark.parametrize("size", [5e6, -1e10, 1e30, -3e38])
+def test_logits_far_from_zero(backend, size, temperature):
+    """What a product with the temperature loses there must not count: equal logits have equal shares."""
+    logits = np.full((1, 2, 300), size, np.float32)
+    logits[0, 1, 7] = np.nextafter(np.float32(size), np.float32(0))
+    assert_topk(backend, logits, 9, temperature=temperature)
+    uniforms = np.float32([[0.3012, 0.9012]])
+    for top_p in (1.0, 0.5017):
+        options = {"temperature": temperature, "uniforms": uniforms, "top_p": top_p}
+        assert_argmax(backend, logits, **options)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
 def test_first_versions_agree(backend, dtype):
     """The obvious kernels, which are the check of the fast ones."""
