@@ -3,7 +3,7 @@
 // Algorithm  as verify_attn_rows64, with 64 rows a block and units of 48 KV rows; verify_attn_groups.cuh explains
 // Inputs, Outputs   as verify_attn_rows64; partial results are joined by verify_attn_combine with tile_rows = 64
 // Arch       sm_90a
-// Launch     any grid (one block per multiprocessor is best), block 384, dynamic shared GroupLayout::bytes
+// Launch     any grid (one block per multiprocessor is best), block 384, dynamic shared 232336
 // Numerics   as verify_attn_rows64
 // Bytes      as verify_attn_rows64
 #include "verify_attn_groups.cuh"
