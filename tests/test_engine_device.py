@@ -66,14 +66,18 @@ def test_a_text_is_written_on_the_device(family, device):
         assert (found.flips, found.difference) == (0, 0.0), way
 
 
-def test_heads_of_64_are_attended_by_the_kernel(device):
+def test_heads_of_64_are_attended_by_the_kernel(device, monkeypatch):
+    """In float32, whose differences say something; it is float16 that chooses the kernel."""
     prompts = prompts_for(96, 3)
     options = {"drafter": NGramDrafter(96), "max_new": 8, "page_size": 4}
     config, weights = small_gqa(96, size=64)
     host = Model(from_dict(config), weights)
     wanted = [recorded(host, prompts, **options, **way) for way in WAYS]
     model = device("gqa", size=64)
-    assert attention.has_kernel(model.config, model.xp) and not attention.has_kernel(host.config, np)
+    assert attention.has_kernel(model.config, np.float16, model.xp)
+    assert not attention.has_kernel(model.config, np.float32, model.xp)
+    assert not attention.has_kernel(host.config, np.float16, np)
+    monkeypatch.setattr("kdtree_cupy.engine.model.has_kernel", lambda *_: True)
     for way, plain in zip(WAYS, wanted, strict=True):
         found = compare(plain, recorded(model, prompts, **options, **way))
         assert found.flips == 0 and found.difference <= LOSSLESS_LOGITS, way

@@ -1,9 +1,9 @@
 """Attention of tree nodes over a paged prefix and over each other, in both families.
 
 Multi-head latent attention goes through :func:`kdtree_cupy.verify_attn` in absorbed form, grouped-query
-attention on a GPU through :func:`kdtree_cupy.verify_attn_gqa`.  For numpy arrays, and heads of other sizes
-than the kernels', it is computed here with the same rules: a node sees the whole prefix and the nodes that
-its mask row shows.
+attention of float16 on a GPU through :func:`kdtree_cupy.verify_attn_gqa`.  In float32, and for heads of other
+sizes than the kernels', it is computed here with the same rules: a node sees the whole prefix and the nodes
+that its mask row shows.
 """
 
 from __future__ import annotations
@@ -67,10 +67,16 @@ def unpack(mask: Array, xp: Any) -> Array:
     return (words >> (node & 31).astype(np.uint32)) & np.uint32(1) != 0
 
 
-def has_kernel(config: ModelConfig, xp: Any) -> bool:
-    """Return whether the attention of a model on ``xp`` is a kernel's."""
+def has_kernel(config: ModelConfig, dtype: Any, xp: Any) -> bool:
+    """Return whether the attention of a model on ``xp`` is a kernel's.
+
+    Grouped-query attention in float32 is not: the exact kernel takes longer than products of whole arrays.
+    """
+    if config.is_mla:
+        return True
     group = config.num_attention_heads // config.num_key_value_heads
-    return config.is_mla or (xp is not np and config.head_dim in HEAD_SIZES and group <= MOST_GROUP)
+    fits = config.head_dim in HEAD_SIZES and group <= MOST_GROUP
+    return fits and xp is not np and dtype == np.float16
 
 
 def gqa(

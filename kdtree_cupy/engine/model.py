@@ -144,7 +144,7 @@ class Model:
         """
         xp, config = self.xp, self.config
         places = cache.page_table.shape[1] * cache.page_size
-        hidden = None if has_kernel(config, xp) else hidden_rows(mask, cache.lengths, places, xp)
+        hidden = None if has_kernel(config, self.dtype, xp) else hidden_rows(mask, cache.lengths, places, xp)
         nodes = Nodes(positions, mask, counts, cache.lengths, cache, hidden)
         x, rounded = self.embedding[tokens], self._round
         rows = xp.zeros((len(self._layers), *tokens.shape, config.row_size), self.dtype)
