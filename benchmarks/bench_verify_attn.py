@@ -48,8 +48,6 @@ def measure(
     shape: tuple[int, ...], library: KernelLibrary, splits: Any, warm: bool, x: Inputs, kind: str
 ) -> dict[str, Any]:
     """Check, then time one shape; the row has no times if it was wrong."""
-    if kind == "fp8 powers":
-        library = KernelLibrary(backend="cuda", defines={**library.defines, "KD_ROUND_ROWS": 1})
     x, truth = with_rows(x, kind)
     options = {"scale": SCALE, "library": library, "splits": splits, "kv_scale": KV_SCALE[kind]}
     arguments = lambda cache: (x.q, cache, x.tree_kv, x.mask, x.lengths)  # noqa: E731

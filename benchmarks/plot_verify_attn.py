@@ -26,7 +26,6 @@ FOLDER = Path(__file__).resolve().parent / "results" / "figures"
 LABELS = {
     "bfloat16": "bfloat16 rows",
     "fp8 scaled": "fp8 rows of 656 bytes",
-    "fp8 powers": "the same, scales powers of two",
     "fp8 plain": "fp8 rows of 576 bytes",
 }
 DPI = 110

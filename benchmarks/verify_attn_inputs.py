@@ -40,10 +40,9 @@ def make(batch: int, heads: int, nodes: int, prefix: int, seed: int = 0) -> Inpu
     return Inputs(q, cache, normal(batch, nodes, 576), words, lengths, torch.from_numpy(visible).cuda())
 
 
-KV_SCALE = {"bfloat16": None, "fp8 scaled": None, "fp8 powers": None, "fp8 plain": 5 / 448}
-"""Kinds of KV rows, and the scale of the call; numbers beyond 5 are saturated.  "fp8 powers": scales of
-the rows are powers of two, and kernels may round by them (KD_ROUND_ROWS)."""
-ROW_BYTES = {"bfloat16": 1152, "fp8 scaled": 656, "fp8 powers": 656, "fp8 plain": 576}
+KV_SCALE = {"bfloat16": None, "fp8 scaled": None, "fp8 plain": 5 / 448}
+"""Kinds of KV rows, and the scale of the call; N(0, 1) numbers beyond 5 are saturated."""
+ROW_BYTES = {"bfloat16": 1152, "fp8 scaled": 656, "fp8 plain": 576}
 
 
 def with_rows(x: Inputs, kind: str) -> tuple[Inputs, Inputs]:
@@ -51,8 +50,7 @@ def with_rows(x: Inputs, kind: str) -> tuple[Inputs, Inputs]:
     if kind == "bfloat16":
         return x, x
     scale = KV_SCALE[kind]
-    options = {"kv_scale": scale, "power_of_two": kind == "fp8 powers"}
-    rows = [quantize_mla_rows(cupy.from_dlpack(r.float()), **options) for r in (x.cache, x.tree_kv)]
+    rows = [quantize_mla_rows(cupy.from_dlpack(r.float()), kv_scale=scale) for r in (x.cache, x.tree_kv)]
     wide = [dequantize_mla_rows(r, kv_scale=scale) for r in rows]
     cupy.cuda.get_current_stream().synchronize()
     cache, tree_kv, *numbers = (torch.from_dlpack(r) for r in (*rows, *wide))

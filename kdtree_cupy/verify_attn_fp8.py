@@ -82,14 +82,12 @@ def variant_for(rows: Rows, query_rows: int, splits: int | str, warp_groups: boo
     return some if query_rows > few.tile else few
 
 
-def uses_warp_groups(library: KernelLibrary, on: common.Card, rows: Rows) -> bool:
-    """Return whether the sm_90a kernel may run: exact for rows with one scale, for others if asked for.
+def uses_warp_groups(library: KernelLibrary, on: common.Card) -> bool:
+    """Return whether the sm_90a kernels may run: where the card can, and the macro KD_FP8_WARP_GROUPS is 1.
 
-    The macro KD_ROUND_ROWS 1 asks for it: it rounds numbers times their scale to bfloat16, which is exact for
-    scales that are powers of two.
+    They round numbers of rows with scales times those to bfloat16, which is exact for powers of two.
     """
-    rounds = bool(int(library.defines.get("KD_ROUND_ROWS", 0)))
-    return common.uses_warp_groups(library, on) and (rounds or not rows.scaled)
+    return bool(int(library.defines.get("KD_FP8_WARP_GROUPS", 0))) and common.uses_warp_groups(library, on)
 
 
 def stages_and_copies(
@@ -134,7 +132,7 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
         )  # fmt: skip
         return
     on, macros = common.card(run.device), run.library.defines
-    variant = variant_for(rows, nodes * heads, splits, uses_warp_groups(run.library, on, rows))
+    variant = variant_for(rows, nodes * heads, splits, uses_warp_groups(run.library, on))
     stages, copies = stages_and_copies(
         variant, on, int(macros["KD_STAGES"]) if "KD_STAGES" in macros else None
     )

@@ -195,15 +195,17 @@
         wait_for_predecessor();
         start_successor();
         const int group = __shfl_sync(KD_FULL_MASK, (int)threadIdx.x >> 7, 0);
+        constexpr int first = 248, second = Row::fp8 ? 176 : 192, third = Row::fp8 ? 80 : 64;
+        static_assert(first + second + third <= 3 * 168, "65536 registers for 384 threads, by eights: who asks for more waits for ever");
         if (group == 2) {
-            fewer_registers<Row::fp8 ? 80 : 64>();
+            fewer_registers<third>();
             if (warp == 0) first_work(call.batch, call.table, item().segment);
             for (; choose_item(); ++segments) copy_segment();
         } else if (group == 0) {
-            more_registers<248>();
+            more_registers<first>();
             for (; next_item_here(); ++segments) scores_and_first_half();
         } else {
-            more_registers<Row::fp8 ? 184 : 192>();
+            more_registers<second>();
             for (; next_item_here(); ++segments) second_half();
         }
     }
