@@ -11,6 +11,7 @@ from conftest import assert_same, library_of
 from tolerances import assert_logprobs
 
 import kdtree_cupy as kd
+from kdtree_cupy import stage_scratch
 from kdtree_cupy import topk_logprob_cut as topk_cut
 from kdtree_cupy.library import KernelLibrary
 from kdtree_cupy.library.host_run import KernelFault
@@ -180,6 +181,20 @@ def test_many_rows_have_a_block_each(backend):
     logits = np.random.default_rng(4).standard_normal((2, 30, 9001)).astype(BFLOAT16)
     uniforms = np.random.default_rng(5).random((2, 30), np.float32)
     assert_tokens(backend.library, backend, logits, temperature=1.0, top_p=0.8, uniforms=uniforms)
+
+
+@pytest.mark.parametrize("multiprocessors", [1, 2, 4, 5])
+def test_any_number_of_blocks_shares_a_row(backend, multiprocessors, monkeypatch):
+    monkeypatch.setattr(stage_scratch, "multiprocessors", lambda device: multiprocessors)
+    logits = np.random.default_rng(6).standard_normal((1, 1, 140_003)).astype(BFLOAT16)
+    slices = {1: 1, 2: 2, 4: 4, 5: 4}[multiprocessors]
+    assert kd.target_token.__globals__["cut_large"](1, 17_501, multiprocessors) == (slices, 1024)
+    assert_tokens(backend.library, backend, logits)
+    for u in (0.0, 0.31, 0.77, 0.999):
+        options = {"temperature": 1.0, "uniforms": np.float32([[u]])}
+        for top_p in (1.0, 0.9):
+            assert_tokens(backend.library, backend, logits, top_p=top_p, **options)
+    assert_topk(backend, logits, 64)
 
 
 @pytest.mark.parametrize(
