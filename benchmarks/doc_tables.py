@@ -101,6 +101,7 @@ def logits() -> str:
         ("topk_logprob", "1 x 15 rows, K = 64", "1x15x163840 k=64"),
         ("topk_logprob", "64 x 15 rows, K = 64", "64x15x163840 k=64"),
         ("topk_logprob", "1 x 15 rows, K = 1024", "1x15x163840 k=1024"),
+        ("logits to tree", "top-k and `tree_build`, B = 64", "1x15x163840 B=64"),
         ("target_token", "argmax, 65 rows", "1x65x163840 t=0 p=1 std=1"),
         ("target_token", "argmax, 64 x 65 rows", "64x65x163840 t=0 p=1 std=1"),
         ("target_token", "draw, 65 rows", "1x65x163840 t=1 p=1 std=1"),
@@ -109,11 +110,12 @@ def logits() -> str:
         ("target_token", "top-p 0.9, 64 x 65 rows", "64x65x163840 t=1 p=0.9 std=3"),
         ("kv_commit", "61 layers, 8 rows of 1,152 bytes", "61 layers 1x8 rows page=64"),
         ("kv_commit", "the same, batch 64", "61 layers 64x8 rows page=64"),
+        ("kv_commit", "rows of 656 bytes, batch 64", "61 layers 64x8 rows page=64"),
     )
     body = []
     for name, words, shape in shapes:
-        dtype = "1152 bytes" if name == "kv_commit" else "bfloat16"
-        body.append((f"`{name}`", words, *stage(name, shape, dtype)))
+        dtype = f"{656 if '656' in words else 1152} bytes" if name == "kv_commit" else "bfloat16"
+        body.append((name if " " in name else f"`{name}`", words, *stage(name, shape, dtype)))
     return table("| stage | call | warm us | cold us | floor us | target us | torch us |", body)
 
 
