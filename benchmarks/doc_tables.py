@@ -133,7 +133,25 @@ def attentions() -> str:
     return table(head, [(b, h, n, f"{p:,}", *attention(b, h, n, p)) for b, h, n, p in shapes])
 
 
-TABLES = {"headline": headline, "trees": trees, "logits": logits, "rounds": rounds, "attentions": attentions}
+def fp8_rows() -> str:
+    """Return the table of 8-bit KV rows in docs/bench.md."""
+    shapes = [(1, 8, 1, 131072), (1, 8, 17, 131072), (1, 8, 65, 32768), (1, 64, 65, 8192), (64, 8, 65, 4096)]
+    kinds, body = ("bfloat16", "fp8 scaled", "fp8 plain"), []
+    for b, heads, nodes, prefix in shapes:
+        found = rows("verify_attn_fp8_h200.csv", b=b, H=heads, q=nodes, prefix=prefix, l2="cold")
+        mine = {row["dtype"]: us(row["us"]) for row in found}
+        body.append((b, heads, nodes, f"{prefix:,}", *(mine[kind] for kind in kinds)))
+    return table("| batch | heads | nodes | prefix | bfloat16 us | 656 bytes us | 576 bytes us |", body)
+
+
+TABLES = {
+    "headline": headline,
+    "trees": trees,
+    "logits": logits,
+    "rounds": rounds,
+    "attentions": attentions,
+    "fp8_rows": fp8_rows,
+}
 
 
 def renewed(text: str) -> str:

@@ -1,6 +1,7 @@
-"""Figures of verify_attn from a table of bench_verify_attn.py: latency over tree and prefix, roofline.
+"""Figures of verify_attn from tables of bench_verify_attn.py: latency over tree and prefix, roofline.
 
-python benchmarks/plot_verify_attn.py benchmarks/results/verify_attn_fp8_h200.csv
+python benchmarks/plot_verify_attn.py benchmarks/results/verify_attn_h200.csv --figure heat
+python benchmarks/plot_verify_attn.py benchmarks/results/verify_attn_fp8_h200.csv --figure roofline
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ def machine(rows: Sequence[Row]) -> str:
 def plot_heat(rows: Sequence[Row], heads: int = 8) -> Figure:
     """Latency of one request over nodes and prefix, a panel for each kind of KV rows."""
     own = [r for r in rows if r["b"] == 1 and r["H"] == heads and r["l2"] == "warm"]
+    among = {p: {r["q"] for r in own if r["prefix"] == p} for p in {r["prefix"] for r in own}}
+    own = [r for r in own if len(among[r["prefix"]]) > 1]  # lone shapes are no part of the map
     nodes, prefixes = (sorted({r[name] for r in own}) for name in ("q", "prefix"))
     kinds = [kind for kind in LABELS if any(r["dtype"] == kind for r in own)]
     across = min(2, len(kinds))
@@ -77,7 +80,7 @@ def plot_heat(rows: Sequence[Row], heads: int = 8) -> Figure:
     for ax in axes[:, 0]:
         ax.set_ylabel("N: nodes, root included")
     figure.colorbar(image, ax=axes, label="us a call")
-    figure.suptitle(f"verify_attn, one request, {heads} heads; {machine(rows)}", fontsize=8)
+    figure.suptitle(f"verify_attn, one request, {heads} heads\n{machine(rows)}", fontsize=8)
     return figure
 
 
@@ -121,16 +124,20 @@ def save(figure: Figure, folder: Path, name: str) -> None:
         figure.savefig(handle, format="svg", metadata={"Date": None})
 
 
+FIGURES = {"heat": plot_heat, "roofline": plot_roofline}
+
+
 @click.command()
 @click.argument("table", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--figure", "figures", multiple=True, default=tuple(FIGURES), type=click.Choice(list(FIGURES)))
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=FOLDER, show_default=False)
-def main(table: Path, out: Path) -> None:
+def main(table: Path, figures: tuple[str, ...], out: Path) -> None:
     """Draw the figures of TABLE."""
     mpl.use("agg")
     rows = read(table)
     with style.figure_style():
-        save(plot_heat(rows), out, "verify_attn_heat")
-        save(plot_roofline(rows), out, "verify_attn_roofline")
+        for name in figures:
+            save(FIGURES[name](rows), out, f"verify_attn_{name}")
 
 
 if __name__ == "__main__":
