@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -36,7 +37,8 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     Raises
     ------
     OSError
-        The folder is missing or read-only, ``path`` is a folder, or the disk is full; names ``path``.
+        The folder is missing or read-only, ``path`` is a folder, device or pipe, or the disk is full; names
+        ``path``.
 
     Examples
     --------
@@ -46,6 +48,10 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(21, "Is a directory", str(path))
+    if (
+        target.exists() and not target.is_file()
+    ):  # for root a rename would put a file in the place of /dev/null
+        raise OSError(errno.EEXIST, "Is a device, pipe or socket, which a file will not replace", str(path))
     temporary = target.with_name(f".{target.name[:200]}.{secrets.token_hex(6)}.tmp")
     try:
         # O_EXCL: never write through a file or link that someone else put there.
@@ -64,6 +70,15 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()
+
+
+def encodable(text: str) -> str:
+    r"""Return ``text`` with what UTF-8 cannot hold escaped: bytes of a file's name that are no text, say.
+
+    >>> encodable("a\udcff")
+    'a\\udcff'
+    """
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _sync_folder(folder: Path) -> None:

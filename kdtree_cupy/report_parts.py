@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import style
+from .files import encodable
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 
@@ -67,7 +68,7 @@ def render(template: str, context: dict[str, Any], *, html: bool) -> str:
     )
     if not html:  # strings from a trace must not become markup in a Markdown viewer either
         environment.finalize = lambda value: _markdown(value) if isinstance(value, str) else value
-    return environment.get_template(template).render(context)
+    return encodable(environment.get_template(template).render(context))
 
 
 def _markdown(text: str) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from .certificate import PRECISION
 from .convert import read_arrays
+from .files import encodable
 from .npz import MAX_BYTES
 from .trace_check import OPTIONAL, REQUIRED, check_arrays, check_header
 from .vocabulary import piece, readable
@@ -190,7 +191,7 @@ def make_trace(
     required["draft_logprobs"] = required["draft_logprobs"].astype(np.float32, copy=False)  # exact
     required["tokens"] = np.asarray(required["tokens"]).astype(np.int32, copy=False)
     return Trace(
-        name=str(header.get("name") or name),
+        name=encodable(str(header.get("name") or name)),
         header=dict(header),
         draft_next_logprob=None if rest is None else rest.astype(np.float32, copy=False),
         extra=extra,

@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 
 import kdtree_cupy as kd
+from kdtree_cupy.convert import read_arrays
 from kdtree_cupy.cost import load_cost
 from kdtree_cupy.explorer import Explorer, Setting, default_policies, show, view
 from kdtree_cupy.explorer.model import first_sequences
+from kdtree_cupy.explorer.page import write_page
 from kdtree_cupy.explorer.pictures import ancestors, curve_svg, nice_ticks
 from kdtree_cupy.policies import POLICIES
 from kdtree_cupy.policies.calibrated import tempered_rows
 from kdtree_cupy.replay import acceptance
 from kdtree_cupy.study import run_study
-from kdtree_cupy.trace import bundled_traces, load_trace
+from kdtree_cupy.trace import bundled_traces, load_trace, make_trace
 from kdtree_cupy.tree_svg import tree_svg
 
 COST = "caddtree-a800-8b"
@@ -150,10 +152,31 @@ def test_mistakes_are_named(explorer):
     ):
         with pytest.raises(ValueError, match=message):
             kd.explore(explorer, widgets=False, **choices)
+    for name, value in (
+        ("trace", "a"),
+        ("budget", 16.0),
+        ("position", 1.5),
+        ("max_rank", "x"),
+        ("temperature", "x"),
+    ):
+        with pytest.raises(TypeError, match=f"{name}: got (str|float), wanted"):
+            kd.explore(explorer, widgets=False, **{name: value})
+    with pytest.raises(ValueError, match=r"temperature: got inf, wanted 0\.001 to 1000"):
+        kd.explore(explorer, widgets=False, temperature=float("inf"))
     with pytest.raises(ValueError, match="policies: got 'longrun'"):
         Explorer(policies=["longrun"])
     with pytest.raises(TypeError, match="colour"):
         kd.explore(explorer, colour=3)
+
+
+def test_names_that_are_no_text_reach_pages_escaped(tmp_path):
+    path = tmp_path / "bad\udcff.npz"
+    path.symlink_to(bundled_traces()[0])
+    header, arrays = read_arrays(path)
+    named = make_trace(str(path), {**header, "name": path.stem}, arrays)
+    assert named.name == "bad\\udcff"
+    page = write_page(Explorer(named, budgets=[4]), tmp_path / "page.html", tokens=1, command="kdtree \udcff")
+    assert "kdtree \\udcff" in page.read_text(encoding="utf-8")
 
 
 def test_widgets_follow_the_choices(explorer):

@@ -162,3 +162,14 @@ def test_file_replaced_while_open_keeps_its_content(path):
     kdtr.write(path, {"a": np.zeros(3)})
     np.testing.assert_array_equal(file.arrays["a"], np.arange(1000))
     assert DATA[:4] == b"\1\0\0\0"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
+def test_devices_and_pipes_are_not_replaced(tmp_path):
+    """For root a rename would put a file in the place of /dev/null."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match=r"device, pipe or socket, which a file will not replace: .*pipe"):
+        kdtr.write(pipe, {})
+    assert pipe.is_fifo()
+    assert [p.name for p in tmp_path.iterdir()] == ["pipe"]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import style
+from .. import checks, style
+from ..limits import MAX_BUDGET
 from ..plots import budget_axis
 from ..progress import in_notebook
 from .model import Explorer, Setting
@@ -42,7 +43,9 @@ def explore(traces: Any = None, *, widgets: bool | None = None, **choices: Any) 
     ValueError
         A choice that is out of range; nothing to show.
     TypeError
-        An unknown choice.
+        An unknown choice, or one of another type.
+    ModuleNotFoundError
+        ``widgets=True`` without ipywidgets.
     """
     explorer = traces if isinstance(traces, Explorer) else Explorer(traces)
     cost = choices.pop("cost", None)
@@ -69,11 +72,11 @@ def load_first(cost: Any) -> Any:
 
 
 def check_setting(explorer: Explorer, setting: Setting) -> None:
-    """Raise ``ValueError`` for a choice that this explorer does not have."""
-    if not 0 <= setting.trace < len(explorer.traces):
-        raise ValueError(f"trace: got {setting.trace}, wanted 0..{len(explorer.traces) - 1}")
+    """Raise ``ValueError`` for a choice that this explorer does not have, ``TypeError`` for what is none."""
+    checks.integer(setting.trace, "trace", 0, len(explorer.traces) - 1)
     if setting.policy not in explorer.policies:
         raise ValueError(f"policy: got {setting.policy!r}, wanted one of {', '.join(explorer.policies)}")
+    checks.integer(setting.budget, "budget", 0, MAX_BUDGET)
     have = explorer.budgets_of(setting.policy)
     if setting.budget not in have:
         raise ValueError(f"budget: got {setting.budget}, wanted one of {', '.join(map(str, have))}")
@@ -81,10 +84,9 @@ def check_setting(explorer: Explorer, setting: Setting) -> None:
     limits = {"max_rank": trace.width, "max_depth": trace.depth, "position": trace.tokens.size - 1}
     for name, most in limits.items():
         value, least = getattr(setting, name), int(name != "position")
-        if value is not None and not least <= value <= most:
-            raise ValueError(f"{name}: got {value}, wanted {least}..{most}")
-    if not setting.temperature > 0:
-        raise ValueError(f"temperature: got {setting.temperature}, wanted > 0")
+        if value is not None or name == "position":
+            checks.integer(value, name, least, most)
+    checks.number(setting.temperature, "temperature", "0.001 to 1000", lambda t: 1e-3 <= t <= 1e3)
 
 
 def interesting(explorer: Explorer, setting: Setting) -> int:

@@ -32,8 +32,11 @@ class Panel:
     """
 
     def __init__(self, explorer: Explorer, setting: Setting) -> None:
-        import ipywidgets as w
-
+        try:
+            import ipywidgets as w
+        except ModuleNotFoundError as error:
+            message = "widgets need ipywidgets: pip install 'kdtree-cupy[notebook]' (a figure: widgets=False)"
+            raise ModuleNotFoundError(message) from error
         self.explorer, self.setting = explorer, setting
         self._quiet = False
         self._asked = 0
