@@ -35,8 +35,6 @@ FIXED_CHUNK = 512
 """KV rows of a chunk with ``splits="fixed"``."""
 LEAST_ROWS, LEAST_ROWS_FEW = 96, 32
 """Fewest KV rows that are worth a block of their own; of the kernels for few rows."""
-EARLY, EARLY_FIRST = False, False
-"""Whether the combining kernel sets itself up while the one before it ends; whether that one does so, too."""
 COMBINE_WARPS = 16
 """Most warps of a block of the combining kernel."""
 MOST_WARPS = 8192
@@ -107,6 +105,11 @@ def combine_rows(rows: int, splits: int | str) -> int:
     return 1 if rows <= 1056 else 2 if rows <= 2112 else 4 if rows <= 8448 else 8
 
 
+def starts_early(run: Run) -> bool:
+    """Return whether kernels set themselves up while the one before ends; the macro KD_EARLY 0 forbids it."""
+    return bool(int(run.library.defines.get("KD_EARLY", 1)))
+
+
 def join_items(rows: int, pieces: int, splits: int | str) -> tuple[int, int]:
     """Return columns of an item of the combining kernel, and warps that share one.
 
@@ -135,7 +138,7 @@ def join(
     blocks = math.ceil(nodes * heads * (LATENT // columns) * 32 * warps / threads)
     run.launch(
         FILE, "verify_attn_combine", (blocks, batch), threads, (*arguments, *sizes[1:], columns, warps),
-        defines=defines, early=EARLY,
+        defines=defines, early=starts_early(run),
     )  # fmt: skip
 
 
@@ -182,7 +185,7 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
         variant.file, variant.kernel, plan.blocks, block.threads,
         (*inputs, partial, partial_lse, table, batch, *sizes, plan.chunk_units, plan.most_chunks, least,
          np.float32(a.scale * math.log2(math.e))),
-        shared_bytes=block.shared_bytes, defines=defines | block.defines, early=EARLY_FIRST,
+        shared_bytes=block.shared_bytes, defines=defines | block.defines, early=starts_early(run),
     )  # fmt: skip
     if plan.most_chunks != 1 or a.counts is not None:
         results = (partial, partial_lse, table, a.counts, out, lse)

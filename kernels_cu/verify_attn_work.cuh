@@ -160,6 +160,7 @@ __device__ inline bool only_segment(const Batch& batch, int4* table, Segment& se
         segment.slot = each == 1 ? -1 : (int)(2 * block + (k == 0)), segment.at = segment.stop = 0;
         if (k == 0 && tile < tiles) table[tile] = make_int4((int)(2 * block + 1), (int)each, 2, 0);
     }
+    __syncwarp();
     return true;
 }
 
