@@ -189,6 +189,11 @@ def test_tree_draws_a_round(shell):
 
 def test_mistakes_come_without_traceback(shell):
     assert "no such variable" in mistake(shell, "%tree nothing")
+    assert "budget: got 1000, wanted 127 at most" in mistake(shell, "%tree --policy edge -b 1000")
+    assert "is a folder" in mistake(shell, '%tree --trace ""')
+    assert "nope.cu" in mistake(shell, "%kernel nope.cu --reset")
+    assert "--reset: got a cell, wanted none" in mistake(shell, "%%kernel masks.cu --reset\ntext")
+    assert "got both" in mistake(shell, "%kernel masks.cu --reset --edit")
     assert "wanted 0..1425" in mistake(shell, "%tree --position 9999")
     assert "policies: got 'nix'" in mistake(shell, "%tree --policy nix")
     assert "no such kernel file" in mistake(shell, "%kernel tree_biuld.cu --no-check")

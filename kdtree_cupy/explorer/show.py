@@ -12,6 +12,7 @@ import numpy as np
 from .. import checks, style
 from ..limits import MAX_BUDGET
 from ..plots import budget_axis
+from ..policies import POLICIES
 from ..progress import in_notebook
 from .model import Explorer, Setting
 from .pictures import ancestors
@@ -78,6 +79,11 @@ def check_setting(explorer: Explorer, setting: Setting) -> None:
         raise ValueError(f"policy: got {setting.policy!r}, wanted one of {', '.join(explorer.policies)}")
     checks.integer(setting.budget, "budget", 0, MAX_BUDGET)
     have = explorer.budgets_of(setting.policy)
+    if not have.size:
+        most = POLICIES[setting.policy].max_budget
+        raise ValueError(
+            f"budget: got {setting.budget}, wanted {most} at most: {setting.policy} takes no more"
+        )
     if setting.budget not in have:
         raise ValueError(f"budget: got {setting.budget}, wanted one of {', '.join(map(str, have))}")
     trace = explorer.traces[setting.trace]

@@ -67,7 +67,13 @@ def kernel(
     reference gives, changes nothing; errors name the line of the cell.  Returns a Trial.
     """  # noqa: D301 (click reads the backspace)
     chosen = _library(call, library)
+    if edit and reset:
+        raise ValueError("--edit, --reset: got both, wanted one of the two")
+    if call.cell is not None and (edit or reset):
+        raise ValueError(f"{'--edit' if edit else '--reset'}: got a cell, wanted none (%kernel)")
     if reset:
+        if file not in chosen.sources.replaced:
+            text_of(chosen, file)  # raises if there is none
         chosen.replace(file, None)
         click.echo(f"{file}: back to {chosen.sources.origin(file)}")
         return None

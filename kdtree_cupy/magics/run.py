@@ -32,7 +32,7 @@ class Call:
         """
         value = self.shell.user_ns.get(name)
         if not isinstance(value, kind):
-            have = f"a {type(value).__name__}" if name in self.shell.user_ns else "no such variable"
+            have = f"got {type(value).__name__}" if name in self.shell.user_ns else "no such variable"
             kinds = kind if isinstance(kind, tuple) else (kind,)
             raise ValueError(f"{name}: {have}, wanted a {' or a '.join(k.__name__ for k in kinds)}")
         return value

@@ -78,7 +78,7 @@ def tree(
     from ..explorer.show import check_setting, interesting
     from ..trace import Trace, bundled_traces
 
-    given: Any = trace or bundled_traces()[0]
+    given: Any = bundled_traces()[0] if trace is None else trace
     if name is not None:
         given = call.variable(name, (DraftTree, Trace))
         if isinstance(given, DraftTree):
