@@ -14,6 +14,7 @@ import numpy as np
 from . import verify_attn_launch as common
 from .kv_fp8 import LATENT, PLAIN, ROPE, SCALED, Rows
 from .library import arrays
+from .stage_scratch import current_stream, take
 from .verify_attn_check import self_check_fp8 as self_check  # noqa: F401  the library asks for it
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     )
     tiles = math.ceil(nodes * heads / variant.tile)
     plan = common.cut(splits, batch, tiles, pages * page_size + nodes, copies * on.multiprocessors)
-    stream, take = common.current_stream(run, a.q), common.SCRATCH.take
+    stream = current_stream(run, a.q)
     partial = take(run, stream, "partial", plan.slots * variant.tile * LATENT, result)
     partial_lse = take(run, stream, "partial_lse", plan.slots * variant.tile, "float32")
     table = take(run, stream, "table", batch * tiles * 4, "int32")

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .library import arrays
+from .stage_scratch import current_stream, take
 from .verify_attn_launch import (
     CXX,
     LEAST_ROWS,
-    SCRATCH,
     Card,
     card,
     check_alignment,
-    current_stream,
     cut,
 )
 
@@ -147,9 +146,9 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     most_rows = pages * page_size + nodes
     plan = cut(splits, batch, tiles, most_rows, blocks * on.multiprocessors, unit)
     stream = current_stream(run, a.q)
-    partial = SCRATCH.take(run, stream, "partial", plan.slots * variant.rows * size, dtype)
-    partial_lse = SCRATCH.take(run, stream, "partial_lse", plan.slots * variant.rows, "float32")
-    table = SCRATCH.take(run, stream, "table", batch * tiles * 4, "int32")
+    partial = take(run, stream, "partial", plan.slots * variant.rows * size, dtype)
+    partial_lse = take(run, stream, "partial_lse", plan.slots * variant.rows, "float32")
+    table = take(run, stream, "table", batch * tiles * 4, "int32")
     least = int(macros.get("KD_LEAST_UNITS", LEAST_ROWS // unit))
     run.launch(
         FILE, variant.kernel, plan.blocks, 32 * variant.warps,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .library import arrays
+from .stage_scratch import current_stream, take
 from .verify_attn_variants import DYNAMIC_SHARED as DYNAMIC_SHARED
 from .verify_attn_variants import (
     FILE,
@@ -61,48 +62,6 @@ def cut(splits: int | str, batch: int, tiles: int, most_rows: int, blocks: int, 
         chunk, chunks = -splits, splits
     slots = batch * tiles * chunks
     return Cut(chunk, chunks, min(slots, blocks), slots if chunks > 1 else 1)
-
-
-class Scratch:
-    """Scratch memory kept for each device and stream, so that a captured graph finds it again."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[Any, ...], list[Array]] = {}
-
-    def take(self, run: Run, stream: int, name: str, size: int, dtype: str) -> Array:
-        """Return at least ``size`` numbers; older, smaller arrays stay alive for graphs that hold them."""
-        if run.device is None:
-            return run.empty((size,), dtype)
-        kept = self._kept.setdefault((run.kind, run.device, stream, name, dtype), [])
-        if not kept or kept[-1].shape[0] < size:
-            kept.append(run.empty((size,), dtype))
-        return kept[-1]
-
-
-SCRATCH = Scratch()
-"""Of all calls of this process."""
-
-
-def current_stream(run: Run, array: Array) -> int:
-    """Return the stream that launches go to, as a number; 0 on the host."""
-    if run.device is None:
-        return 0
-    found = arrays.torch_stream([arrays.handle(array)])
-    if found is not None:
-        return found
-    import cupy
-
-    return cupy.cuda.get_current_stream().ptr
-
-
-def combine_rows(rows: int, splits: int | str) -> int:
-    """Return rows a block of the combining kernel: few rows are joined by many threads each.
-
-    With "fixed" splits the order of sums must not depend on the number of rows.
-    """
-    if splits == "fixed":
-        return 8
-    return 1 if rows <= 1056 else 2 if rows <= 2112 else 4 if rows <= 8448 else 8
 
 
 def starts_early(run: Run) -> bool:
@@ -176,9 +135,9 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     tiles = math.ceil(nodes * heads / variant.rows)
     plan = cut(splits, batch, tiles, pages * page_size + nodes, on.multiprocessors)
     stream = current_stream(run, a.q)
-    partial = SCRATCH.take(run, stream, "partial", plan.slots * variant.rows * LATENT, result)
-    partial_lse = SCRATCH.take(run, stream, "partial_lse", plan.slots * variant.rows, "float32")
-    table = SCRATCH.take(run, stream, "table", batch * tiles * 4, "int32")
+    partial = take(run, stream, "partial", plan.slots * variant.rows * LATENT, result)
+    partial_lse = take(run, stream, "partial_lse", plan.slots * variant.rows, "float32")
+    table = take(run, stream, "table", batch * tiles * 4, "int32")
     least = LEAST_ROWS_FEW if isinstance(variant, Few) else LEAST_ROWS
     least = int(macros.get("KD_LEAST_UNITS", least // variant.unit))
     run.launch(

@@ -193,14 +193,6 @@ __device__ __forceinline__ void copy_async_arrive(shared_address barrier)
 #endif
 }
 
-// Wait for all copy_async_16 of this thread.
-__device__ __forceinline__ void copy_async_wait()
-{
-#ifdef __CUDACC_RTC__
-    asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
-
 // Barrier `number` (1..15) of `threads` threads; returns whether any of them brought a true predicate.
 __device__ __forceinline__ bool named_barrier_or(int number, int threads, bool predicate)
 {

@@ -53,7 +53,6 @@ __device__ __forceinline__ float row_reduce(float value, float* scratch)
 }
 
 __device__ __forceinline__ float row_sum(float value, float* scratch) { return row_reduce<Sum>(value, scratch); }
-__device__ __forceinline__ float row_min(float value, float* scratch) { return row_reduce<Smallest>(value, scratch); }
 __device__ __forceinline__ float row_max(float value, float* scratch) { return row_reduce<Largest>(value, scratch); }
 
 // ---- how a number type lies in 32-bit words ----
@@ -137,16 +136,6 @@ __device__ __forceinline__ float chunk_top(const uint4& chunk)
     const unsigned both = Words::larger_words(a, b);
     if (Words::per_word == 1) return Words::get(both, 0);
     return larger(Words::get(both, 0), Words::get(both, 1));
-}
-
-// Makes the compiler use `chunk` after it has `before`: a long unrolled loop then needs fewer registers.
-__device__ __forceinline__ void wait_for(float& before, uint4& chunk)
-{
-#ifdef __CUDACC_RTC__
-    asm("" : "+f"(before), "+r"(chunk.x), "+r"(chunk.y), "+r"(chunk.z), "+r"(chunk.w));
-#else
-    (void)before, (void)chunk;
-#endif
 }
 
 // ---- rows ----

@@ -14,8 +14,6 @@ from . import OUR_FAULT
 if TYPE_CHECKING:
     from ..bench import Grid
 
-LISTS = ("budgets", "batches", "prefixes", "heads", "dtypes", "stages")
-
 
 def _numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...] | None:
     if text is None:
