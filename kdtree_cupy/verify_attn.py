@@ -117,7 +117,8 @@ def verify_attn(  # noqa: PLR0913 (the call of the design and what was added to 
 
     Notes
     -----
-    KV rows of padding nodes are never read, so they may hold anything.  8-bit rows run on tensor cores with
+    KV rows of padding nodes are never read, so they may hold anything; values of nodes that a mask hides must
+    be finite, since tensor cores multiply them by 0.  8-bit rows run on tensor cores with
     queries in bfloat16; other queries take the exact kernel, which is slow.
 
     Source: DeepSeek-V2, arXiv 2405.04434, section 2.1 (multi-head latent attention, absorbed matrices).

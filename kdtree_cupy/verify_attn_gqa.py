@@ -104,7 +104,8 @@ def verify_attn_gqa(  # noqa: PLR0913 (verify_attn's, with keys and values apart
 
     Notes
     -----
-    KV rows of padding nodes are never read, so they may hold anything.
+    KV rows of padding nodes are never read, so they may hold anything; values of nodes that a mask hides must
+    be finite, since tensor cores multiply them by 0.
 
     Source: Ainslie et al., GQA, arXiv 2305.13245.
     """
