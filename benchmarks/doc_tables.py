@@ -144,6 +144,30 @@ def fp8_rows() -> str:
     return table("| batch | heads | nodes | prefix | bfloat16 us | 656 bytes us | 576 bytes us |", body)
 
 
+def grouped() -> str:
+    """Return the second table of docs/verify_attn.md."""
+    shapes = (
+        ("qwen3-8b", 1, 1, 32768, "rows16"), ("qwen3-8b", 64, 1, 4096, "rows16"),
+        ("qwen3-8b", 1, 17, 2048, "rows48"), ("qwen3-8b", 1, 33, 2048, "rows48"),
+        ("qwen3-8b", 1, 65, 8192, "rows64"), ("qwen3-8b", 1, 65, 32768, "rows128"),
+        ("qwen3-8b", 8, 65, 4096, "rows128"), ("llama-70b", 8, 65, 8192, "rows128"),
+        ("smollm2-135m", 1, 65, 8192, "rows64"),
+    )  # fmt: skip
+    body, file = [], "verify_attn_gqa_h200.csv"
+    for model, b, n, p, kernel in shapes:
+        shape = {"model": model, "b": b, "q": n, "prefix": p}
+        ours = rows(file, provider="kdtree_cupy", variant=kernel, **shape)[-1]
+        torch = rows(file, provider="torch sdpa", **shape)
+        heads = f"{ours['H']} / {ours['Hkv']} of {ours['D']}"
+        share = f"{float(ours['share_of_floor']):.0%} ({ours['floor_is']})"
+        body.append(
+            (b, heads, n, f"{p:,}", kernel, us(ours["us"]), share, us(torch[-1]["us"]) if torch else "")
+        )
+    return table(
+        "| batch | heads / KV heads | nodes | prefix | kernel | us | of the floor | torch SDPA us |", body
+    )
+
+
 TABLES = {
     "headline": headline,
     "trees": trees,
@@ -151,6 +175,7 @@ TABLES = {
     "rounds": rounds,
     "attentions": attentions,
     "fp8_rows": fp8_rows,
+    "grouped": grouped,
 }
 
 
