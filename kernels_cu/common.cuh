@@ -46,8 +46,8 @@ __device__ __forceinline__ int warp_id() { return thread_number() >> 5; }
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-template <class A, class B> constexpr bool same_type = false;
-template <class A> constexpr bool same_type<A, A> = true;
+template <class First, class Second> constexpr bool same_type = false;   // whole words: one-letter macros are the user's
+template <class First> constexpr bool same_type<First, First> = true;
 
 // ---- number types ----
 

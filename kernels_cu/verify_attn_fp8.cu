@@ -33,7 +33,7 @@ __device__ __forceinline__ void attend(const KD_QUERY* q, const unsigned char* c
                                     mask + ((long long)b * nodes + node) * words, words, scale, out + at * KD_LATENT, lse + at);
 }
 
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(128, 8)
 verify_attn_scaled_v1(const KD_QUERY* __restrict__ q, const unsigned char* __restrict__ cache,
                       const unsigned char* __restrict__ tree_kv, const unsigned* __restrict__ mask,
                       const int* __restrict__ lengths, const int* __restrict__ counts, const int* __restrict__ page_table,
@@ -44,7 +44,7 @@ verify_attn_scaled_v1(const KD_QUERY* __restrict__ q, const unsigned char* __res
            most_pages, scale, [=](const unsigned char* row) { return ScaledNumbers{row}; });
 }
 
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(128, 8)
 verify_attn_plain_v1(const KD_QUERY* __restrict__ q, const unsigned char* __restrict__ cache,
                       const unsigned char* __restrict__ tree_kv, const unsigned* __restrict__ mask,
                       const int* __restrict__ lengths, const int* __restrict__ counts, const int* __restrict__ page_table,
