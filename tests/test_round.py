@@ -16,13 +16,14 @@ from kdtree_cupy.trace import bundled_traces, load_trace
 BACKENDS = ("numpy", "host", "cuda")
 
 
-def test_many_rounds_equal_the_references(backend):
-    wanted = rounds(references(), 40, seed=1, idle=True)
-    got = rounds(backend, 40, seed=1, idle=True)
+@pytest.mark.parametrize(("batch", "steps"), [(1, 40), (3, 40), (8, 40), (64, 8)])
+def test_many_rounds_equal_the_references(backend, batch, steps):
+    wanted = rounds(references(), steps, seed=1, idle=True, batch=batch)
+    got = rounds(backend, steps, seed=1, idle=True, batch=batch)
     for step, (have, want) in enumerate(zip(got, wanted, strict=True)):
         for name in want:
             np.testing.assert_array_equal(have[name], want[name], err_msg=f"{name} after round {step}")
-    assert wanted[-1]["lengths"].max() > 60  # paths of several nodes were committed
+    assert wanted[-1]["lengths"].max() > 1.5 * steps  # paths of several nodes were committed
 
 
 def test_rounds_commit_what_was_accepted(backend):
@@ -63,11 +64,39 @@ def test_a_request_does_not_see_its_neighbours(backend):
     assert (quiet[-1]["lengths"][[0, 2]] != disturbed[-1]["lengths"][[0, 2]]).any()
 
 
+def first_text():
+    """Return a bundled trace, and of its first sequence length, ids and tokens in a vocabulary of its own."""
+    trace = load_trace(bundled_traces()[0])
+    stop = int(trace.sequence_offsets[1])
+    used, compact = np.unique(
+        np.concatenate([trace.draft_ids[:stop].ravel(), trace.tokens[:stop]]), return_inverse=True
+    )
+    ids = compact[: stop * trace.depth * trace.width].reshape(stop, trace.depth, trace.width)
+    return trace, stop, ids, compact[stop * trace.depth * trace.width :], used.size
+
+
+def recorded_logits(trace, ids, root, vocab):
+    """Return logits [D, V] whose log-softmax is what was recorded, the rest of the mass spread evenly."""
+    rows = trace.draft_logprobs[root].astype(np.float64)
+    rest = np.log(np.maximum(1 - np.exp(rows).sum(-1, keepdims=True), 1e-30) / (vocab - trace.width))
+    logits = np.repeat(np.minimum(rest, rows[:, -1:] - 1), vocab, axis=1)
+    np.put_along_axis(logits, ids[root], rows, axis=1)
+    return logits.astype(np.float32)
+
+
+def recorded_target(b, tokens, roots, stop, vocab):
+    """Write target logits: at every node the token that the recorded text has there."""
+    depths = get(b.built.tree.depths)
+    truth = np.zeros((*depths.shape, vocab), np.float32)
+    there = tokens[np.minimum(np.asarray(roots)[:, None] + 1 + depths, stop - 1)]
+    np.put_along_axis(truth, there[..., None], 1, axis=2)
+    put(b.target_logits, truth)
+
+
 @pytest.mark.parametrize("budget", [8, 64, 256])
 def test_real_trace_gives_the_acceptance_of_replay(backend, budget):
     """Drive rounds with the recorded drafter and target; each must accept what replay says."""
-    trace = load_trace(bundled_traces()[0])
-    stop = int(trace.sequence_offsets[1])
+    trace, stop, ids, tokens, vocab = first_text()
     table = replay.acceptance(trace, policies.ddtree, [budget])
     wanted = [
         (r, a)
@@ -75,34 +104,37 @@ def test_real_trace_gives_the_acceptance_of_replay(backend, budget):
         if r < stop
     ]
     wanted = wanted[: 24 if backend.name != "cuda" else None]
-    used, compact = np.unique(
-        np.concatenate([trace.draft_ids[:stop].ravel(), trace.tokens[:stop]]), return_inverse=True
-    )
-    ids = compact[: stop * trace.depth * trace.width].reshape(stop, trace.depth, trace.width)
-    tokens = compact[stop * trace.depth * trace.width :]
-    vocab = used.size
     buffers = make(backend, 1, D=trace.depth, N=budget + 1, K=trace.width, V=vocab)
     put(buffers.budgets, np.int32([budget]))
     root = 0
     for at, accepted in wanted:
         assert at == root
-        rows = trace.draft_logprobs[root].astype(np.float64)
-        rest = np.log(np.maximum(1 - np.exp(rows).sum(-1, keepdims=True), 1e-30) / (vocab - trace.width))
-        logits = np.repeat(np.minimum(rest, rows[:, -1:] - 1), vocab, axis=1)
-        np.put_along_axis(logits, ids[root], rows, axis=1)
-        put(buffers.draft_logits, logits[None].astype(np.float32))
+        put(buffers.draft_logits, recorded_logits(trace, ids, root, vocab)[None])
         put(buffers.roots, np.int32([tokens[root]]))
-
-        def model(b, root=root):
-            depth = get(b.built.tree.depths)[0]
-            truth = np.zeros((1, budget + 1, vocab), np.float32)
-            truth[0, np.arange(budget + 1), tokens[np.minimum(root + 1 + depth, stop - 1)]] = 1
-            put(b.target_logits, truth)
-
-        decode_round(buffers, model, library=backend.library)
+        decode_round(
+            buffers, lambda b, root=root: recorded_target(b, tokens, [root], stop, vocab),
+            library=backend.library,
+        )  # fmt: skip
         limit = stop - 1 - root
         assert min(int(get(buffers.accepted.path_length)[0]) - 1, limit) == accepted
         root += accepted + 1
+
+
+@pytest.mark.parametrize("batch", [8, 64])
+def test_a_batch_of_positions_of_a_real_trace(backend, batch):
+    """Each request stands at another position of the text; a round accepts what replay says of each."""
+    trace, stop, ids, tokens, vocab = first_text()
+    accepted = replay.acceptance(trace, policies.ddtree, [16]).accepted[:, 0]
+    roots = np.linspace(0, stop - 2, batch).astype(int)
+    buffers = make(backend, batch, D=trace.depth, N=17, K=trace.width, V=vocab)
+    put(buffers.budgets, np.full(batch, 16, np.int32))
+    put(buffers.draft_logits, np.stack([recorded_logits(trace, ids, r, vocab) for r in roots]))
+    put(buffers.roots, tokens[roots].astype(np.int32))
+    decode_round(buffers, lambda b: recorded_target(b, tokens, roots, stop, vocab), library=backend.library)
+    got = np.minimum(get(buffers.accepted.path_length) - 1, stop - 1 - roots)
+    np.testing.assert_array_equal(got, np.minimum(accepted[roots], stop - 1 - roots))
+    assert got.max() >= 3
+    np.testing.assert_array_equal(get(buffers.lengths), get(buffers.accepted.path_length))
 
 
 def test_sizes_are_checked():
