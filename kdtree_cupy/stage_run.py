@@ -61,6 +61,68 @@ def deliver(run: Run, out: Sequence[Array] | None, results: Sequence[np.ndarray]
     return tuple(out)
 
 
+def attend(
+    library: Any,
+    inputs: Mapping[str, Array | None],
+    out: Sequence[Array] | None,
+    shape: Sequence[int],
+    dtype: str,
+    *,
+    check: bool,
+    check_values: Callable[[], None],
+    launch: Callable[..., None],
+    reference: Callable[..., Any],
+) -> tuple[Array, ...]:
+    """Run an attention stage where its arrays are; return its output and lse, or ``out`` with them.
+
+    Parameters
+    ----------
+    library
+        The stage's argument of that name.
+    inputs : mapping
+        Arrays by name, None where there is none.
+    out : two arrays, optional
+        To write into.
+    shape, dtype
+        Of the output; lse is float32 without the last axis.
+    check : bool
+        Call ``check_values`` before kernels, too; before the reference it always is.
+    check_values : function
+        Raises where values of arrays are wrong.
+    launch : function
+        ``launch(run, out, lse)`` runs the kernels.
+    reference : function
+        Takes ``inputs`` by name, in numpy.
+
+    Raises
+    ------
+    TypeError, ValueError, BackendError
+        As :func:`apart`, ``resolve`` and the given functions do.
+    """
+    from .library import resolve
+    from .library.signature import numpy_dtype
+
+    if out:
+        apart(dict(zip(("out.out", "out.lse"), out, strict=True)), inputs)
+    run = resolve(library, inputs)
+    if run.backend != "numpy":
+        if check:
+            check_values()
+        targets = (
+            (run.empty(tuple(shape), dtype), run.empty(tuple(shape[:-1]), "float32"))
+            if out is None
+            else tuple(out)
+        )
+        launch(run, *targets)
+        return targets
+    check_values()
+    host = {name: None if value is None else run.numpy(value) for name, value in inputs.items()}
+    found = reference(**host)
+    with np.errstate(over="ignore"):
+        results = (found.out.astype(numpy_dtype(dtype)), found.lse.astype(np.float32))
+    return deliver(run, out, results)
+
+
 def compare(stage: Callable[..., Any], library: Any, *args: Any, **options: Any) -> None:
     """Raise ``ValueError`` naming the first array in which ``library`` and the reference differ.
 

@@ -12,14 +12,11 @@ Examples
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from . import checks, kv_fp8, stage_run, verify_attn_fp8, verify_attn_launch
 from .kv_positions import check_pages, check_positions
-from .library import resolve
-from .library.signature import numpy_dtype
 from .refs import verify_attn as reference
 from .verify_attn_check import self_check as self_check  # for kernels that were edited
 
@@ -129,26 +126,14 @@ def verify_attn(  # noqa: PLR0913 (the call of the design and what was added to 
     result = check_out_dtype(out_dtype, out, checks.dtype_name(q))
     targets = None if out is None else check_out(out, batch, slots, heads, result)
     inputs = {name: getattr(arguments, name) for name in ARRAYS}
-    if targets:
-        checks.apart(dict(zip(("out.out", "out.lse"), targets, strict=True)), inputs)
-    run = resolve(library, inputs)
-    if run.backend != "numpy":
-        if check:
-            check_values(arguments)
-        if targets is None:
-            targets = (
-                run.empty((batch, slots, heads, 512), result),
-                run.empty((batch, slots, heads), "float32"),
-            )
-        kernels = verify_attn_fp8 if arguments.rows else verify_attn_launch
-        kernels.launch(run, arguments, splits, *targets)
-        return Attention(*targets)
-    check_values(arguments)
-    host = {name: None if value is None else run.numpy(value) for name, value in inputs.items()}
-    ref = reference.verify_attn(**host, scale=arguments.scale, kv_scale=arguments.kv_scale)
-    with np.errstate(over="ignore"):
-        results = (ref.out.astype(numpy_dtype(result)), ref.lse.astype(np.float32))
-    return Attention(*stage_run.deliver(run, targets, results))
+    kernels = verify_attn_fp8 if arguments.rows else verify_attn_launch
+    results = stage_run.attend(
+        library, inputs, targets, (batch, slots, heads, 512), result,
+        check=check, check_values=partial(check_values, arguments),
+        launch=lambda run, *to: kernels.launch(run, arguments, splits, *to),
+        reference=partial(reference.verify_attn, scale=arguments.scale, kv_scale=arguments.kv_scale),
+    )  # fmt: skip
+    return Attention(*results)
 
 
 def check_arguments(

@@ -11,14 +11,11 @@ Examples
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from . import checks, stage_run, verify_attn_gqa_launch
 from .kv_positions import check_pages, check_positions
-from .library import resolve
-from .library.signature import numpy_dtype
 from .refs import verify_attn_gqa as reference
 from .verify_attn import Attention, check_scale, check_splits
 from .verify_attn_gqa_check import self_check as self_check  # for kernels that were edited
@@ -113,25 +110,13 @@ def verify_attn_gqa(  # noqa: PLR0913 (verify_attn's, with keys and values apart
     check_splits(splits)
     targets = None if out is None else check_out(out, q)
     inputs = {name: value for name, value in arguments._asdict().items() if name != "scale"}
-    if targets:
-        checks.apart(dict(zip(("out.out", "out.lse"), targets, strict=True)), inputs)
-    run = resolve(library, inputs)
-    if run.backend != "numpy":
-        if check:
-            check_values(arguments)
-        if targets is None:
-            targets = (
-                run.empty(tuple(q.shape), checks.dtype_name(q)),
-                run.empty(tuple(q.shape[:3]), "float32"),
-            )
-        verify_attn_gqa_launch.launch(run, arguments, splits, *targets)
-        return Attention(*targets)
-    check_values(arguments)
-    host = {name: None if value is None else run.numpy(value) for name, value in inputs.items()}
-    ref = reference.verify_attn_gqa(**host, scale=arguments.scale)
-    with np.errstate(over="ignore"):
-        results = (ref.out.astype(numpy_dtype(checks.dtype_name(q))), ref.lse.astype(np.float32))
-    return Attention(*stage_run.deliver(run, targets, results))
+    results = stage_run.attend(
+        library, inputs, targets, q.shape, checks.dtype_name(q),
+        check=check, check_values=partial(check_values, arguments),
+        launch=lambda run, *to: verify_attn_gqa_launch.launch(run, arguments, splits, *to),
+        reference=partial(reference.verify_attn_gqa, scale=arguments.scale),
+    )  # fmt: skip
+    return Attention(*results)
 
 
 def check_arguments(
