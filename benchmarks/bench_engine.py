@@ -15,11 +15,11 @@ decoding: 0 in float32, rounding in float16.
 from __future__ import annotations
 
 import argparse
-import csv
 import time
 from pathlib import Path
 
 import numpy as np
+from lossless_matrix import write
 
 from kdtree_cupy.engine import Model, from_dict
 from kdtree_cupy.engine.generate import open_session, run
@@ -156,15 +156,6 @@ def main():
             print(*(f"{name} {value}" for name, value in row.items()), flush=True)
             if options.out:
                 write(options.out, row | stamp)
-
-
-def write(path, row):
-    """Append a row to a table."""
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, row, lineterminator="\n")
-        if file.tell() == 0:
-            writer.writeheader()
-        writer.writerow(row)
 
 
 if __name__ == "__main__":

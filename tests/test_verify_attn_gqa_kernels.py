@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import test_verify_attn_gqa as bodies
 import test_verify_attn_kernels as mla
+from attention_bodies import check_fixed_splits
 from conftest import Backend
-from test_verify_attn_gqa import BF16, GRID, SCALE, Case, assert_right, attend, make
+from test_verify_attn_gqa import BF16, GRID, SCALE, assert_right, attend, make
 from tolerances import ATTENTION_FLOAT32, BFLOAT16_LSE, GOLDEN_ATTENTION
 
 import kdtree_cupy as kd
@@ -103,18 +104,7 @@ def test_any_finite_scale(backend, scale):
 
 
 def test_fixed_splits_do_not_depend_on_nodes_or_batch(backend):
-    wide = make(14, [700, 30, 513], 33, 4, dtype=BF16)
-    narrow = Case(*(x[:, :9].copy() if x.ndim > 1 and x.shape[1] == 33 else x.copy() for x in wide))
-    narrow = narrow._replace(counts=np.full(3, 9, np.int32), mask=wide.mask[:, :9, :1].copy())
-    for case in (wide, narrow):
-        case.mask[:, :9] &= np.uint32(0x1FF)
-    wide.mask[:, :9, 1:] = 0
-    whole = attend(backend, wide, splits="fixed")
-    for b in range(3):
-        alone = Case(*(x[b : b + 1].copy() for x in narrow))
-        part = attend(backend, alone, splits="fixed")
-        np.testing.assert_array_equal(part.out[0], whole.out[b, :9])
-        np.testing.assert_array_equal(part.lse[0], whole.lse[b, :9])
+    check_fixed_splits(backend, make, attend)
 
 
 def test_a_chain_is_causal_attention(backend):

@@ -9,8 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import test_verify_attn as bodies
+from attention_bodies import check_fixed_splits
 from conftest import Backend
-from test_verify_attn import SCALE, Case, assert_right, attend, make
+from test_verify_attn import SCALE, assert_right, attend, make
 from tolerances import ATTENTION_FLOAT32, assert_no_worse
 
 import kdtree_cupy as kd
@@ -149,18 +150,7 @@ def test_late_maximum(backend):
 
 
 def test_fixed_splits_do_not_depend_on_nodes_or_batch(backend):
-    wide = make(14, [700, 30, 513], 33, 4, dtype=BF16)
-    narrow = [x[:, :9].copy() if x.ndim > 1 and x.shape[1] == 33 else x.copy() for x in wide]
-    narrow = Case(*narrow)._replace(counts=np.full(3, 9, np.int32), mask=wide.mask[:, :9, :1].copy())
-    for case in (wide, narrow):
-        case.mask[:, :9] &= np.uint32(0x1FF)
-    wide.mask[:, :9, 1:] = 0
-    whole = attend(backend, wide, splits="fixed")
-    for b in range(3):
-        alone = Case(*(x[b : b + 1].copy() for x in narrow))
-        part = attend(backend, alone, splits="fixed")
-        np.testing.assert_array_equal(part.out[0], whole.out[b, :9])
-        np.testing.assert_array_equal(part.lse[0], whole.lse[b, :9])
+    check_fixed_splits(backend, make, attend)
 
 
 def test_a_chain_is_causal_attention_and_siblings_may_stand_in_any_order(backend):
