@@ -119,7 +119,7 @@ def test_what_a_kernel_prints_is_handed_over(cupy, monkeypatch):
     text = '#include "common.cuh"\nextern "C" __global__ void hello(int* x) { printf("x is %d\\n", *x); }\n'
     library.replace("hello.cu", text, new=True)
     x, got = cupy.full(1, 7, "i4"), []
-    library.launch("hello.cu", "hello", 1, 1, (x,))
+    library.launch("hello.cu", "hello", 1, 1, (x,))  # not waited for: its text must not appear below
     monkeypatch.setattr(printed, "sink", got.append)
     library.launch("hello.cu", "hello", 1, 2, (x,))
     assert got == ["x is 7\nx is 7\n"]

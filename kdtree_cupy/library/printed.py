@@ -39,15 +39,13 @@ def forwarded(device: int | None) -> Iterator[None]:
     with _lock, tempfile.TemporaryFile() as file:
         with suppress(OSError, ValueError):
             sys.stdout.flush()
+        _wait(device)  # what earlier launches print is theirs
         _flush()
         saved = os.dup(1)
         os.dup2(file.fileno(), 1)
         try:
             yield
-            if device is not None:
-                import cupy
-
-                cupy.cuda.Device(device).synchronize()
+            _wait(device)
         finally:
             _flush()
             os.dup2(saved, 1)
@@ -72,6 +70,13 @@ def silent() -> Iterator[None]:
 
 def _drop(_: str) -> None:
     pass
+
+
+def _wait(device: int | None) -> None:
+    if device is not None:
+        import cupy
+
+        cupy.cuda.Device(device).synchronize()
 
 
 def _capturing(device: int) -> bool:
