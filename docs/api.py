@@ -43,7 +43,7 @@ TOPICS: dict[str, tuple[str, str]] = {
     "Engine and recording": (
         "Real weights, drafters, recordings.",
         "engine engine.config engine.model engine.generate engine.context engine.ngram engine.block_head "
-        "engine.load engine.lossless engine.rounds engine.train_head record record.engine "
+        "engine.load engine.lossless engine.rounds engine.train_head row_product record record.engine "
         "record.hf record.rows",
     ),
     "Torch and SGLang": (

@@ -128,8 +128,8 @@ def read(q: Array, rows: Array, hidden: Array, scale: float, xp: Any) -> Array:
     keys, values = rows.reshape(batch, total, 2, groups, size).transpose(2, 0, 3, 1, 4)
     queries = q.reshape(batch, n, groups, -1, size).transpose(0, 2, 1, 3, 4).reshape(batch, groups, -1, size)
     scores = xp.empty((batch, groups, n * heads // groups, total), np.float32)
-    for b in range(batch):
-        products.product(queries[b], keys[b], xp, transposed=True, out=scores[b])
+    for one, other, target in _stacks(queries, keys, scores):
+        products.product(one, other, xp, transposed=True, out=target)
     by_node = scores.reshape(batch, groups, n, -1, total)
     by_node *= np.float32(scale)
     by_node = xp.where(hidden[:, None, :, None], np.float32(-np.inf), by_node)
@@ -137,9 +137,17 @@ def read(q: Array, rows: Array, hidden: Array, scale: float, xp: Any) -> Array:
     weights /= weights.sum(axis=-1, keepdims=True)
     weights = weights.astype(q.dtype, copy=False).reshape(scores.shape)
     out = xp.empty(queries.shape, q.dtype)
-    for b in range(batch):
-        products.product(weights[b], values[b], xp, out=out[b])
+    for one, other, target in _stacks(weights, values, out):
+        products.product(one, other, xp, out=target)
     return out.reshape(batch, groups, n, -1, size).transpose(0, 2, 1, 3, 4).reshape(batch, n, -1)
+
+
+def _stacks(*arrays: Array) -> list[tuple[Array, ...]]:
+    """Return the matrices of arrays [b, G, ...] in stacks: a request's or a group's, whichever are fewer."""
+    batch, groups = arrays[0].shape[:2]
+    if batch <= groups:
+        return [tuple(array[b] for array in arrays) for b in range(batch)]
+    return [tuple(array[:, g] for array in arrays) for g in range(groups)]
 
 
 def mla(

@@ -1,7 +1,8 @@
 """Matrix products of the engine: BLAS through numpy, cuBLAS for CuPy arrays, also while a graph is captured.
 
 CuPy refuses its own products during a capture, so cuBLAS is called here directly, on a handle of its own
-whose workspace never changes.
+whose workspace never changes.  Products of few rows with weights in float32 go through
+:mod:`kdtree_cupy.row_product`: cuBLAS is slow at 2 to 16 rows, and its order of sums depends on their count.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from typing import Any
 import numpy as np
 
 from ..errors import BackendError
+from ..row_product import row_product
 from .fused import on_cupy
 
 Array = Any
 WORKSPACE = 32 << 20
 """Bytes that cuBLAS may use for partial sums: what it takes by itself on Hopper."""
+FEW_ROWS = 64
+"""Most rows of a float32 product with weights that is not cuBLAS's."""
 _TYPES = {"float32": 0, "float64": 1, "float16": 2}  # cudaDataType
 _COMPUTE = {"float32": 68, "float64": 70, "float16": 68}  # cublasComputeType: float16 adds up in float32
 _NO, _YES = 0, 1  # cublasOperation
@@ -53,8 +57,11 @@ def linear(x: Array, weight: Array, xp: Any, dtype: Any = None) -> Array:
         y = x.reshape(-1, x.shape[-1]) @ weight.T
         return y.reshape(*x.shape[:-1], len(weight)).astype(dtype or x.dtype, copy=False)
     out = xp.empty((*x.shape[:-1], len(weight)), dtype or x.dtype)
-    flat = out.reshape(1, -1, len(weight))
-    product(x.reshape(1, -1, x.shape[-1]), weight[None], xp, transposed=True, out=flat)
+    flat, rows = out.reshape(-1, len(weight)), x.reshape(-1, x.shape[-1])
+    if len(rows) <= FEW_ROWS and x.dtype == out.dtype == np.float32 and x.shape[-1] % 4 == 0:
+        row_product(xp.ascontiguousarray(rows), weight, out=flat)
+    else:
+        product(rows[None], weight[None], xp, transposed=True, out=flat[None])
     return out
 
 
