@@ -2,6 +2,7 @@
 
     python benchmarks/lossless_matrix.py --model mla --out benchmarks/results/lossless_cpu.csv
     python benchmarks/lossless_matrix.py --model smollm2 --device gpu --dtype bfloat16
+    python benchmarks/lossless_matrix.py --join part1.csv part2.csv --out whole.csv   # cells run with --part
 
 Plain decoding of all prompts in one batch is compared with chains and trees in batches of 1 and 4, pages of 1
 and 16, budgets 0 to 256.  ``mla`` and ``gqa`` are the random decoders of the golden files.  A flip is
@@ -22,8 +23,9 @@ import numpy as np
 
 from kdtree_cupy import kdtr
 from kdtree_cupy.engine import Model, NGramDrafter, from_dict
+from kdtree_cupy.engine.generate import Generation
 from kdtree_cupy.engine.load import smollm2
-from kdtree_cupy.engine.lossless import check_mode, recorded
+from kdtree_cupy.engine.lossless import Recorded, check_mode, recorded
 from kdtree_cupy.timing import machine
 
 WAYS = (("chain", 15), ("ddtree", 0), ("ddtree", 1), ("ddtree", 15), ("ddtree", 64), ("ddtree", 256))
@@ -57,8 +59,41 @@ def write(path, row):
         writer.writerow(row)
 
 
-def main():
-    """Run the matrix; print a line a cell."""
+CELL = ("model", "dtype", "mode", "budget", "batch", "page_size")
+
+
+def join(paths):
+    """Return the rows of cells whose prompts were run in parts: sums, and the largest differences."""
+    cells = {}
+    for path in paths:
+        with path.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                cells.setdefault(tuple(row[name] for name in CELL), []).append(row)
+    for parts in cells.values():
+        if len({row["commit"] for row in parts}) > 1:
+            raise SystemExit(f"{parts[0]}: parts come from several commits")
+        counts = {
+            name: sum(int(row[name]) for row in parts)
+            for name in ("sequences", "tokens", "flips", "unexplained")
+        }
+        written = [int(row["tokens"]) - int(row["sequences"]) for row in parts]  # first tokens need no round
+        rounds = sum(count / float(row["tau"]) for count, row in zip(written, parts, strict=True))
+        rest = {"difference": max(float(row["difference"]) for row in parts), "tau": sum(written) / rounds}
+        seconds = sum(float(row["seconds"]) for row in parts)
+        yield parts[0] | counts | rest | {"seconds": round(seconds, 1)}
+
+
+def part_of(text, prompts, plain):
+    """Return the share ``I/N`` of prompts and of how plain decoding continues all of them."""
+    index, count = map(int, text.split("/"))
+    at = slice((index - 1) * len(prompts) // count, index * len(prompts) // count)
+    found = plain.generation
+    kept = Generation(found.tokens[at], [], found.prefill_seconds, found.decode_seconds)
+    return prompts[at], Recorded(kept, plain.logits[at])
+
+
+def parsed():
+    """Return the options."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--model", choices=["mla", "gqa", "smollm2"], default="mla")
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
@@ -70,14 +105,27 @@ def main():
         "--only", nargs="+", metavar="MODE:BUDGET", help="ways of decoding, for runs side by side"
     )
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--part", metavar="I/N", help="compare this share of the prompts only")
+    parser.add_argument("--join", type=Path, nargs="+", help="write the cells of these tables as one each")
     parser.add_argument("--commit", help="where git cannot say")
     parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main():
+    """Run the matrix; print a line a cell."""
+    options = parsed()
+    if options.join:
+        for row in join(options.join):
+            write(options.out, row)
+        return
     xp = np
     if options.device == "gpu":
         import cupy as xp
     model, prompts = load(options, xp)
     plain = recorded(model, prompts, mode="ar", max_new=options.max_new, page_size=7)
+    if options.part:
+        prompts, plain = part_of(options.part, prompts, plain)
     drafter, rows = NGramDrafter(model.vocab_size), []
     stamp = machine("cuda" if options.device == "gpu" else "numpy")
     layouts = ((4, 16),) if options.quick else [(b, page) for b in options.batch for page in (1, 16)]
