@@ -14,7 +14,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = ("README.md", "docs/tree_build.md", "docs/kernels.md", "docs/bench.md", "docs/verify_attn.md")
+PAGES = (
+    "README.md",
+    *(f"docs/{page}.md" for page in ("tree_build", "kernels", "bench", "verify_attn", "engine")),
+)
 MARK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.S)
 Row = dict[str, str]
 
@@ -168,7 +171,63 @@ def grouped() -> str:
     )
 
 
+def _each(rows_of_cells: Iterable[Row], column: str) -> str:
+    """Return the different numbers of a column."""
+    return ", ".join(map(str, sorted({int(row[column]) for row in rows_of_cells})))
+
+
+def lossless() -> str:
+    """Return the table of what was compared with plain decoding, docs/engine.md."""
+    names = {"mla": "MLA + MoE, random", "gqa": "GQA, random", "smollm2": "SmolLM2-135M"}
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for file, place in (("lossless_h200.csv", "H200"), ("lossless_cpu.csv", "CPU, numpy")):
+        for row in rows(file):
+            groups.setdefault((row["model"], row["dtype"], place, row["sequences"]), []).append(row)
+    body = []
+    for (model, dtype, place, prompts), found in groups.items():
+        trees = [row for row in found if row["mode"] == "ddtree"]
+        ways = ("chain of 15, " if len(trees) < len(found) else "") + "B = " + _each(trees, "budget")
+        length = max(int(row["tokens"]) // int(row["sequences"]) for row in found)
+        flips, bad = [int(row["flips"]) for row in found], sum(int(row["unexplained"]) for row in found)
+        said = f"{min(flips)} to {max(flips)} ({bad})" if any(flips) else 0
+        gap = f"{max(float(row['difference']) for row in found):.1e}".replace("e-0", "e-").replace("e+00", "")
+        layouts = (_each(found, "batch"), _each(found, "page_size"), len(found))
+        body.append((names[model], dtype, place, f"{prompts} x {length}", ways, *layouts, said, gap))
+    head = "| model | type | where | prompts x tokens | ways | batch | pages | cells | flips | difference |"
+    return table(head, body)
+
+
+def _engine(model: str, dtype: str) -> str:
+    """Return times of rounds with the engine, docs/engine.md."""
+    parts = ("round", "draft", "build", "layers", "head", "accept_commit", "host")
+    body = []
+    for row in rows("engine_h200.csv", model=model, dtype=dtype):
+        way = row["mode"] if row["mode"] == "ar" else f"{row['mode']}, {row['budget']}"
+        times = (f"{float(row[f'{part}_ms']):.2f}" for part in parts)
+        speed = f"{float(row['tokens_per_second']):,.0f}"
+        body.append((row["batch"], way, speed, f"{float(row['tau']):.2f}", *times))
+    head = (
+        "| batch | mode, B | tokens/s | tau | round | draft | build | layers | head | accept, commit | host |"
+    )
+    return table(head, body)
+
+
+def wide() -> str:
+    """Return tokens per round and certified shares of narrow and wide recordings, docs/engine.md."""
+    budgets, body = (64, 128, 256, 512, 1024), []
+    for task, name in (("mt_bench", "MT-Bench"), ("gsm8k", "GSM8K"), ("humaneval", "HumanEval")):
+        for trace, width in ((f"smollm2_{task}_t0", 32), (f"smollm2_{task}_t0_k256", 256)):
+            cells = (rows("wide_traces_h200.csv", trace=trace, budget=budget)[0] for budget in budgets)
+            shares = (f"{float(c['tau_pooled']):.2f} ({float(c['certified_share']):.0%})" for c in cells)
+            body.append((name if width == 32 else "", width, *shares))
+    return table("| prompts | K | B = 64 | 128 | 256 | 512 | 1024 |", body)
+
+
 TABLES = {
+    "lossless": lossless,
+    "engine_small": lambda: _engine("smollm2", "float32"),
+    "engine_kimi": lambda: _engine("kimi", "float16"),
+    "wide": wide,
     "headline": headline,
     "trees": trees,
     "logits": logits,
