@@ -79,6 +79,7 @@ def join(paths):
         written = [int(row["tokens"]) - int(row["sequences"]) for row in parts]  # first tokens need no round
         rounds = sum(count / float(row["tau"]) for count, row in zip(written, parts, strict=True))
         rest = {"difference": max(float(row["difference"]) for row in parts), "tau": sum(written) / rounds}
+        rest["gap"] = max(float(row["gap"]) for row in parts)
         seconds = sum(float(row["seconds"]) for row in parts)
         yield parts[0] | counts | rest | {"seconds": round(seconds, 1)}
 

@@ -111,6 +111,7 @@ def test_a_flip_is_explained_by_what_was_measured_elsewhere_only(gap, unexplaine
     found = compare(plain, other)
     assert found[:4] == (1, 1, 1, unexplained)
     assert found.difference == pytest.approx(0.004, rel=1e-3)
+    assert found.gap == pytest.approx(gap, rel=1e-3)
 
 
 def test_a_bad_drafter_costs_rounds_but_no_token():

@@ -41,6 +41,8 @@ class Comparison(NamedTuple):
         Largest difference of a logit before the flips.
     tau : float
         Tokens per round of the other way.
+    gap : float
+        At flips: how far apart plain decoding's two best logits are at most; 0 without a flip.
     """
 
     sequences: int
@@ -49,6 +51,7 @@ class Comparison(NamedTuple):
     unexplained: int
     difference: float
     tau: float
+    gap: float
 
 
 def recorded(model: Model, prompts: Sequence[np.ndarray], **options: Any) -> Recorded:
@@ -109,6 +112,7 @@ def _summary(seen: list[_Seen], rounds: list[Round]) -> Comparison:
         sum(gap >= ALLOWED * difference for gap in gaps),
         difference,
         sum(len(r.tokens) for r in rounds) / len(rounds) if rounds else float("nan"),
+        max(gaps, default=0.0),
     )
 
 
