@@ -111,7 +111,7 @@ struct Few {
     {
         const Item<T>& it = item();
         const int heads = call.batch.heads, first = it.segment.tile * L::rows, last = it.real * heads - 1;
-        const T* rows = call.q + (long long)it.segment.request * call.batch.nodes * heads * kd_width;
+        const T* rows = call.q + (long long)it.segment.request * (call.batch.nodes * heads) * kd_width;
         for (int i = warp; i < L::rows; i += L::warps) {
             const T* from = rows + (long long)min(first + i, last) * kd_width;
             const shared_address to = base + L::q + i * L::pitch;

@@ -32,7 +32,7 @@
         const Item<T>& it = item();
         const int slot = it.segment.slot, first = it.segment.tile * L::rows, real = it.real * call.batch.heads;
         const int units = ceil_div(it.segment.end - it.segment.begin, it.segment.step);
-        const long long request_row = (long long)it.segment.request * call.batch.nodes * call.batch.heads + first;
+        const long long request_row = (long long)it.segment.request * (call.batch.nodes * call.batch.heads) + first;
 #pragma unroll 1
         for (int i = renewed((int)threadIdx.x); i < L::rows * pieces; i += L::threads) {
             const int row = i / pieces, column = i % pieces * 4;

@@ -27,6 +27,7 @@
 
     __device__ __forceinline__ void run_units()
     {
+        if (GROUPS == 2) group = renewed(group);
         const int end = item().segment.end;
         int u = item().segment.begin;
         for (int i = 0, to = stage, parity = phase; i < KD_STAGES - 1 && u + i < end; ++i) {
@@ -39,7 +40,7 @@
         group_barrier_or(false);
         unsigned seen = visible(u);
 #pragma unroll 1
-        for (; u < end; ++u) {
+        for (; u < item().segment.end; ++u) {       // the loop has no register for it
             const int turn = u & 1, at = stage, parity = phase;
             if (++stage == KD_STAGES) stage = 0, phase ^= 1;
             lane = renewed(lane);   // addresses kept over the loop would cost more registers than there are
