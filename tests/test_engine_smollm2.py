@@ -1,5 +1,6 @@
 """SmolLM2-135M-Instruct out of its package: the recorded texts, the recorded drafter, its tokenizer."""
 
+import json
 import os
 from pathlib import Path
 
@@ -56,6 +57,24 @@ def test_every_recorded_token_is_the_best_one(path):
     print(f"{path.stem}: {len(flips)} of {places} tokens differ, gaps {flips}")
     assert all(gap < LOSSLESS_REAL for gap in flips)
     assert len(flips) <= places // 1000
+
+
+def test_another_runtime_writes_the_same():
+    """Prompts, and greedy tokens one by one: each is the best one after those before it."""
+    model, tokenizer = real()
+    found = json.loads(Path(__file__).with_name("smollm2_texts.json").read_text(encoding="utf-8"))
+    assert "transformers" in found["made_by"] and len(found["texts"]) == 6
+    for text in found["texts"]:
+        prompt, response = (np.array(text[name], np.int32) for name in ("prompt", "tokens"))
+        np.testing.assert_array_equal(tokenizer.chat(text["question"]), prompt)
+        hidden, _ = read_text(model, np.concatenate([prompt, response[:-1]]), None)
+        np.testing.assert_array_equal(model.logits(hidden[prompt.size - 1 :]).argmax(-1), response)
+    text = found["texts"][-2]
+    done = generate(
+        model, [np.array(text["prompt"])], drafter=NGramDrafter(model.vocab_size), budget=8,
+        max_new=len(text["tokens"]), stop_tokens=model.config.stop_tokens,
+    )  # fmt: skip
+    np.testing.assert_array_equal(done.tokens[0], text["tokens"])
 
 
 def test_trees_and_chains_write_the_same_text():

