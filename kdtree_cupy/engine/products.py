@@ -20,8 +20,8 @@ from .fused import on_cupy
 Array = Any
 WORKSPACE = 32 << 20
 """Bytes that cuBLAS may use for partial sums: what it takes by itself on Hopper."""
-FEW_ROWS = 64
-"""Most rows of a float32 product with weights that is not cuBLAS's."""
+FEW_ROWS, FEW_RESULTS = 64, 1 << 18
+"""Most rows, and most numbers of a result, of a float32 product with weights that is not cuBLAS's."""
 _TYPES = {"float32": 0, "float64": 1, "float16": 2}  # cudaDataType
 _COMPUTE = {"float32": 68, "float64": 70, "float16": 68}  # cublasComputeType: float16 adds up in float32
 _NO, _YES = 0, 1  # cublasOperation
@@ -58,7 +58,8 @@ def linear(x: Array, weight: Array, xp: Any, dtype: Any = None) -> Array:
         return y.reshape(*x.shape[:-1], len(weight)).astype(dtype or x.dtype, copy=False)
     out = xp.empty((*x.shape[:-1], len(weight)), dtype or x.dtype)
     flat, rows = out.reshape(-1, len(weight)), x.reshape(-1, x.shape[-1])
-    if len(rows) <= FEW_ROWS and x.dtype == out.dtype == np.float32 and x.shape[-1] % 4 == 0:
+    few = len(rows) <= FEW_ROWS and flat.size <= FEW_RESULTS and x.shape[-1] % 4 == 0
+    if few and x.dtype == out.dtype == np.float32:
         row_product(xp.ascontiguousarray(rows), weight, out=flat)
     else:
         product(rows[None], weight[None], xp, transposed=True, out=flat[None])
