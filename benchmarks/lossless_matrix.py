@@ -62,7 +62,7 @@ def write(path, row):
 CELL = ("model", "dtype", "mode", "budget", "batch", "page_size")
 
 
-def join(paths):
+def join(paths, prompts):
     """Return the rows of cells whose prompts were run in parts: sums, and the largest differences."""
     cells = {}
     for path in paths:
@@ -76,6 +76,10 @@ def join(paths):
             name: sum(int(row[name]) for row in parts)
             for name in ("sequences", "tokens", "flips", "unexplained")
         }
+        if counts["sequences"] != prompts:
+            raise SystemExit(
+                f"{[parts[0][name] for name in CELL]}: {counts['sequences']} of {prompts} prompts"
+            )
         written = [int(row["tokens"]) - int(row["sequences"]) for row in parts]  # first tokens need no round
         rounds = sum(count / float(row["tau"]) for count, row in zip(written, parts, strict=True))
         rest = {"difference": max(float(row["difference"]) for row in parts), "tau": sum(written) / rounds}
@@ -117,7 +121,7 @@ def main():
     """Run the matrix; print a line a cell."""
     options = parsed()
     if options.join:
-        for row in join(options.join):
+        for row in join(options.join, options.prompts):
             write(options.out, row)
         return
     xp = np
