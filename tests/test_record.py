@@ -151,10 +151,51 @@ def test_hugging_face_models(tmp_path):
         np.testing.assert_array_equal(one.tokens, other.tokens)
         np.testing.assert_array_equal(one.draft_ids[..., 0], other.draft_ids[..., 0])
         np.testing.assert_allclose(one.draft_logprobs, other.draft_logprobs, atol=1e-3)
+        many = load_trace(
+            hf.record(theirs, prompts, drafter, tmp_path / f"{drafter.depth}c.kdtr", batch=2, **options)
+        )
+        np.testing.assert_array_equal(many.tokens, one.tokens)
+        np.testing.assert_array_equal(many.sequence_offsets, one.sequence_offsets)
+        np.testing.assert_allclose(many.draft_logprobs, one.draft_logprobs, atol=1e-4)
+        np.testing.assert_allclose(many.extra["target_logprobs"], one.extra["target_logprobs"], atol=1e-4)
+    with pytest.raises(ValueError, match="batch: got 0"):
+        hf.record(theirs, prompts, drafter, tmp_path / "x.kdtr", batch=0, **options)
     with pytest.raises(ValueError, match="wanted layers below 1"):
         hf.record(theirs, prompts, random_head(ours), tmp_path / "x.kdtr", **options)
     sampled = hf.record(theirs, prompts, NGramDrafter(96, 5), tmp_path / "s.kdtr", temperature=1.0, **options)
     assert load_trace(sampled).header["temperature"] == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_interrupted_recording_of_a_hugging_face_model_goes_on(temperature, tmp_path):
+    torch = pytest.importorskip("torch", reason="record.hf: torch is not installed")
+    transformers = pytest.importorskip("transformers", reason="record.hf: transformers is not installed")
+    from kdtree_cupy.record import hf
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 24, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, num_attention_heads=2)).eval()
+    prompts, drafter = prompts_for(24, 5), NGramDrafter(24, 3)
+    options = {"width": 8, "max_new": 12, "batch": 2, "seed": 7, "temperature": temperature}
+    options["header"] = {"target": "t", "stop_tokens": [5, 9]}
+    whole = hf.record(model, prompts, drafter, tmp_path / "whole.kdtr", **options)
+    ended = [load_trace(whole).tokens[end - 1] in (5, 9) for end in load_trace(whole).sequence_offsets[1:]]
+    lengths = load_trace(whole).lengths
+    assert all(length == 12 or end for length, end in zip(lengths, ended, strict=True))
+
+    def stop_after_three(count):
+        stop_after_three.done += count
+        if stop_after_three.done == 3:
+            raise KeyboardInterrupt
+
+    stop_after_three.done = 0
+    with pytest.raises(KeyboardInterrupt):
+        hf.record(model, prompts, drafter, tmp_path / "parts.kdtr", progress=stop_after_three, **options)
+    told = []
+    parts = hf.record(model, prompts, drafter, tmp_path / "parts.kdtr", progress=told.append, **options)
+    assert told == [3, 1, 1]
+    assert parts.read_bytes() == whole.read_bytes()
 
 
 @pytest.mark.slow
