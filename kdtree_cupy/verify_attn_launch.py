@@ -38,7 +38,7 @@ LEAST_ROWS, LEAST_ROWS_FEW = 96, 32
 """Fewest KV rows that are worth a block of their own; of the kernels for few rows."""
 COMBINE_WARPS = 16
 """Most warps of a block of the combining kernel."""
-MOST_WARPS = 8192
+MOST_WARPS = 4096
 """Warps that the combining kernel may fill a card with."""
 CXX = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 

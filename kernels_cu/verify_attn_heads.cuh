@@ -135,7 +135,7 @@ struct HeadTile {
         const auto copy = [&](bool some_in_tree) {
             const char *keys = bytes(it.keys.cache), *values = bytes(it.values);
             const unsigned row_bytes = call.width * (unsigned)sizeof(T);
-#pragma unroll (WARPS == 3 ? 2 : WARPS == 2 ? 1 : rounds)   // addresses of all rounds can be too many registers
+#pragma unroll (WARPS >= 3 ? 2 : WARPS == 2 ? 1 : rounds)   // addresses of all rounds can be too many registers
             for (int i = 0; i < rounds * apart; i += apart) {
                 if (i + apart > KD_UNIT && i + warp * together >= KD_UNIT) break;
                 const int number = __shfl_sync(KD_FULL_MASK, found[sets == 1 ? 0 : i / 32], (i + first) % 32);
