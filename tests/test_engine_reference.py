@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from engine_tools import FAMILIES, golden, tiny
+from make_checkpoints import CHECKPOINTS, FOLDER, KEPT, write
 from tolerances import ENGINE_LOGITS, REFERENCE_LOGITS
 
 from kdtree_cupy import kdtr
@@ -18,37 +19,6 @@ from kdtree_cupy.refs.greedy_step import greedy, greedy_step
 from kdtree_cupy.refs.model import forward
 
 GENERATOR = Path(__file__).resolve().parents[1] / "refs" / "golden" / "make_greedy_step.py"
-YARN = {
-    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 64,
-    "beta_fast": 32, "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 1.0,
-}  # fmt: skip
-LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 5000.0, "factor": 8.0, "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
-}  # fmt: skip
-DEEPSEEK = {
-    "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "moe_intermediate_size": 16,
-    "num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 2, "kv_lora_rank": 24,
-    "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 12, "n_routed_experts": 8,
-    "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1,
-    "n_shared_experts": 1,     "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "initializer_range": 0.2,
-}  # fmt: skip
-LLAMA = {
-    "vocab_size": 96, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
-    "num_attention_heads": 6, "num_key_value_heads": 2, "initializer_range": 0.2,
-}  # fmt: skip
-LITE = {"q_lora_rank": None, "topk_method": "greedy", "norm_topk_prob": False, "routed_scaling_factor": 1.0}
-GROUPED = {"q_lora_rank": 20, "topk_method": "group_limited_greedy", "norm_topk_prob": False,
-           "routed_scaling_factor": 4.0, "rope_parameters": YARN}  # fmt: skip
-CHECKPOINTS = {
-    "deepseek-v3": ("DeepseekV3", {**DEEPSEEK, "q_lora_rank": 20, "routed_scaling_factor": 2.5}),
-    "deepseek-v3-yarn": ("DeepseekV3", {**DEEPSEEK, "q_lora_rank": 20, "rope_parameters": YARN}),
-    "deepseek-v2-lite": ("DeepseekV2", {**DEEPSEEK, **LITE}),
-    "deepseek-v2-groups": ("DeepseekV2", {**DEEPSEEK, **GROUPED}),
-    "llama": ("Llama", LLAMA),
-    "llama-3": ("Llama", {**LLAMA, "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True,
-                          "rope_parameters": LLAMA3}),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -88,30 +58,31 @@ def test_a_step_says_how_sure_it_is():
     assert step.token == step.logits.argmax()
 
 
-@pytest.mark.parametrize("name", CHECKPOINTS)
-def test_checkpoints_of_transformers(name, tmp_path):
-    torch = pytest.importorskip("torch", reason="transformers: torch is not installed")
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    kind, fields = CHECKPOINTS[name]
-    torch.manual_seed(0)
-    model = getattr(transformers, f"{kind}ForCausalLM")(getattr(transformers, f"{kind}Config")(**fields))
-    for label, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if "norm" in label or "bias" in label:
-            tensor.data += 0.1 * torch.randn_like(tensor)
-    model.save_pretrained(tmp_path)
-    tokens = torch.randint(0, 96, (1, 40))
-    model.set_experts_implementation("eager")  # the others lack float64
-    with torch.no_grad():
-        wanted = model.eval().double()(tokens).logits[0].numpy()
-    numbers = tokens[0].numpy()
-    allowed = ENGINE_LOGITS * np.abs(wanted).max()  # their rotary part is float32
-    reference = forward(read_config(tmp_path), read_checkpoint(tmp_path), numbers)
-    assert np.abs(reference - wanted).max() < allowed
-    engine, tokenizer = load_model(tmp_path)
+def assert_reads(folder, tokens, wanted):
+    """Assert that the reference gives these logits, and the engine those after 1, 17 and 40 tokens."""
+    allowed = ENGINE_LOGITS * np.abs(wanted).max()  # the rotary part of transformers is float32
+    engine, tokenizer = load_model(folder)
     assert tokenizer is None
-    found = recorded(engine, [numbers[:n] for n in (1, 17, 40)], mode="ar", max_new=1)
+    found = recorded(engine, [tokens[:n] for n in (1, 17, 40)], mode="ar", max_new=1)
     for n, logits in zip((1, 17, 40), found.logits, strict=True):
         assert np.abs(logits[0] - wanted[n - 1]).max() < allowed
+    config = read_config(folder)
+    reference = forward(config.get("text_config", config), read_checkpoint(folder), tokens)
+    assert np.abs(reference - wanted).max() < allowed
+
+
+@pytest.mark.parametrize("name", [*CHECKPOINTS, "kimi"])
+def test_checkpoints_of_transformers(name, tmp_path):
+    pytest.importorskip("torch", reason="transformers: torch is not installed")
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    assert_reads(tmp_path, *write(name, tmp_path))
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_kept_checkpoints_of_transformers(name):
+    """Where torch is not installed."""
+    with np.load(FOLDER / name / "wanted.npz") as wanted:
+        assert_reads(FOLDER / name, wanted["tokens"], wanted["logits"])
 
 
 def test_long_prompts_are_read_in_pieces(monkeypatch):
