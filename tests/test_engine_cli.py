@@ -8,6 +8,7 @@ from engine_tools import golden, prompts_for, real, small_gqa
 
 from kdtree_cupy.acceptance import tau
 from kdtree_cupy.cli import main
+from kdtree_cupy.cli.engine_options import read_prompts
 from kdtree_cupy.policies import ddtree
 from kdtree_cupy.replay import acceptance, jump
 from kdtree_cupy.safetensors_file import write_safetensors
@@ -81,6 +82,18 @@ def test_a_recording_can_be_replayed(folder, tmp_path, capsys):
     assert load_trace(again).sequences == 2
     assert run(capsys, "trace", "validate", out)[0] == 0
     assert tau(jump(trace, acceptance(trace, ddtree, [16]).accepted[:, 0])).pooled > 1
+
+
+@pytest.mark.parametrize(("name", "count"), [("mt_bench", 14), ("gsm8k", 12)])
+def test_the_prompts_of_the_package_are_read(name, count):
+    file = bundled_traces()[0].with_name(f"prompts_{name}.jsonl")
+    prompts = read_prompts(file, None, raw=False)
+    assert len(prompts) == count
+    known = load_trace(bundled_traces()[0]).extra["prompt_tokens"]
+    for prompt in prompts:  # the chat template of the traces, with a question in it
+        assert prompt.ndim == 1 and prompt.min() >= 0 and prompt.max() < 49_152
+        np.testing.assert_array_equal(prompt[:4], known[:4])
+        np.testing.assert_array_equal(prompt[-4:], known[-4:])
 
 
 def test_own_drafter(folder, tmp_path, capsys, monkeypatch):
