@@ -25,6 +25,8 @@ LARGEST = 448.0
 """Largest e4m3 number."""
 SMALLEST_SCALE = 2.0**-126
 """Smallest normal float32: a smaller scale would lose digits."""
+LARGEST_SCALE = 2.0**90
+"""Kernels add up to 2^20 numbers below 448 times that, with weights up to 2^8, in float32."""
 DTYPES = ("uint8", "float8_e4m3fn")
 """Number types of arrays that hold such rows; CuPy has the first only."""
 
@@ -183,6 +185,38 @@ def check_scale_of(form: Rows | None, kv_scale: float | None) -> float | None:
         why = "have scales of their own" if form else "are no 8-bit floats"
         raise ValueError(f"kv_scale: got {kv_scale}, wanted None: these rows {why}")
     return None
+
+
+def check_row_scales(
+    cache: Array,
+    tree_kv: Array | None,
+    lengths: np.ndarray,
+    counts: np.ndarray,
+    page_table: np.ndarray | None,
+) -> None:
+    """Raise ``ValueError`` if a row of 656 bytes that a call reads has a scale above :data:`LARGEST_SCALE`.
+
+    Waits for the device.  Positions must have been checked; ``lengths``, ``counts`` and ``page_table`` are
+    those of :func:`~kdtree_cupy.kv_positions.check_positions`, in host memory.
+    """
+
+    def look(rows: Array, b: int, count: int, table: np.ndarray | None, name: str) -> None:
+        of_request = rows[b] if table is None else rows[table[b, : -(-count // rows.shape[1])]]
+        found = np.ascontiguousarray(of_request).view(np.float32).reshape(-1, LATENT // GROUP)[:count]
+        for position, part in np.argwhere(np.abs(found) > LARGEST_SCALE):
+            raise ValueError(
+                f"{name}: got a scale of {found[position, part]:.3g} in row {position} of request {b}, "
+                f"wanted magnitudes up to {LARGEST_SCALE:.3g}: sums of larger numbers may not fit float32"
+            )
+
+    prefix, tree = (
+        None if rows is None else checks.host(rows[..., LATENT : LATENT + 4 * (LATENT // GROUP)])
+        for rows in (cache, tree_kv)
+    )
+    for b, (length, count) in enumerate(zip(lengths.tolist(), counts.tolist(), strict=True)):
+        look(prefix, b, length + (count if tree is None else 0), page_table, "cache")
+        if tree is not None:
+            look(tree, b, count, None, "tree_kv")
 
 
 def _values() -> np.ndarray:

@@ -24,7 +24,7 @@ def check_positions(
     in_cache: bool,
     cache_shape: tuple[int, ...],
     page_table: Array | None,
-) -> None:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Raise ``ValueError`` unless all rows of prefixes, and of nodes if they are there, lie in the cache.
 
     Waits for the device.
@@ -41,6 +41,11 @@ def check_positions(
         (b, S, ..), or (pages, page_size, ..) with ``page_table``.
     page_table : int32 [b, max_pages], optional
         Page of each ``page_size`` positions; what no position needs is not looked at.
+
+    Returns
+    -------
+    lengths, counts, page_table
+        In host memory.
     """
     rows = checks.per_request(checks.host(lengths), "lengths", len(lengths), 0, checks.INT32[1]).astype(
         np.int64
@@ -57,10 +62,11 @@ def check_positions(
             f"lengths[{b}]: got {rows[b]}{and_nodes}, but the cache has {room} rows for a request"
         )
     if table is None or not table.size:
-        return
+        return rows, real, table
     used = np.arange(table.shape[1]) * cache_shape[1] < needed[:, None]
     for b, j in np.argwhere(used & ((table < 0) | (table >= cache_shape[0]))):
         raise ValueError(
             f"page_table[{b}, {j}]: got {table[b, j]}, wanted 0..{cache_shape[0] - 1}: "
             f"request {b} has {needed[b]} rows in the cache"
         )
+    return rows, real, table

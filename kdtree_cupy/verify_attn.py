@@ -110,13 +110,14 @@ def verify_attn(  # noqa: PLR0913 (the call of the design and what was added to 
     ------
     TypeError, ValueError, BackendError
         As in :func:`~kdtree_cupy.tree_build.tree_build`; ``ValueError`` also, on the numpy backend or with
-        ``check=True``, for a position that has no row in the cache.
+        ``check=True``, for a position that has no row in the cache and for a scale of a row above 2^90.
 
     Notes
     -----
     KV rows of padding nodes are never read, so they may hold anything; values of nodes that a mask hides must
-    be finite, since tensor cores multiply them by 0.  8-bit rows run on tensor cores with
-    queries in bfloat16; other queries take the exact kernel, which is slow.
+    be finite, since tensor cores multiply them by 0.  8-bit rows run on tensor cores with queries in
+    bfloat16; other queries take the exact kernel, which is slow.  More than 32 (node, head) pairs read them
+    through bfloat16 rows in scratch memory of the size of the cache, up to 1 GB (docs/verify_attn.md).
 
     Source: DeepSeek-V2, arXiv 2405.04434, section 2.1 (multi-head latent attention, absorbed matrices).
     """
@@ -212,9 +213,12 @@ def check_splits(splits: int | str) -> int | str:
 
 
 def check_values(arguments: Arguments) -> None:
-    """Raise ``ValueError`` if a count is out of range or a position has no row (waits for the device)."""
+    """Raise ``ValueError`` if a count, a position or a scale is out of range (waits for the device)."""
     a = arguments
-    check_positions(a.lengths, a.counts, a.q.shape[1], a.tree_kv is None, a.cache.shape, a.page_table)
+    nodes, in_cache = a.q.shape[1], a.tree_kv is None
+    found = check_positions(a.lengths, a.counts, nodes, in_cache, a.cache.shape, a.page_table)
+    if a.rows is not None and a.rows.scaled:
+        kv_fp8.check_row_scales(a.cache, a.tree_kv, *found)
 
 
 def check_out(out: Attention, batch: int, slots: int, heads: int, dtype: str) -> tuple[Array, ...]:

@@ -53,12 +53,14 @@ def self_check_fp8(library: Any) -> None:
     from .verify_attn import verify_attn
 
     for number, (_, heads, nodes, prefix) in enumerate(s for s in _SHAPES if s[0] == "bfloat16"):
-        for size, kv_scale in ((656, None), (576, 0.01)):
+        for size, form in ((656, {"power_of_two": True}), (576, {"kv_scale": 0.01})):
             arguments = _inputs(number, "bfloat16", heads, nodes, prefix) | {"scale": 192**-0.5}
             for name in ("cache", "tree_kv"):
-                arguments[name] = quantize_mla_rows(arguments[name].astype(np.float32), kv_scale=kv_scale)
+                arguments[name] = quantize_mla_rows(arguments[name].astype(np.float32), **form)
+            arguments["kv_scale"] = form.get("kv_scale")
             what = f"verify_attn: rows of {size} bytes, {heads} heads, {nodes} nodes, prefix {prefix}"
-            compare(verify_attn, library, arguments | {"kv_scale": kv_scale}, what)
+            for splits in ("auto", "fixed") if nodes * heads > 32 else ("auto",):
+                compare(verify_attn, library, arguments | {"splits": splits}, f"{what}, splits {splits}")
 
 
 def compare(stage: Any, library: Any, arguments: dict[str, Any], what: str) -> None:

@@ -1,161 +1,166 @@
-"""How verify_attn runs on KV rows of 8-bit floats: which kernel of verify_attn_fp8.cu, with which ring.
+"""How verify_attn runs on KV rows of 8-bit floats.
 
-Queries in bfloat16 go to the tensor cores, others to the exact kernel.  Work is divided and partial results
-are joined as :mod:`kdtree_cupy.verify_attn_launch` does it for rows of other number types.
+Queries in bfloat16 go to the tensor cores, others to the exact kernel.  Up to 32 query rows, where memory is
+the limit, have kernels that read 8-bit rows (``verify_attn_few_fp8.cu``).  More rows would widen every number
+again and again, so there the rows are widened once, into scratch memory (``verify_attn_widen.cu``), and go
+through the kernels for bfloat16.  ``rows64`` of ``verify_attn_fp8.cu`` widens them itself: for "fixed"
+splits, whose results must not depend on the size of a cache, and for caches too large for scratch memory.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from . import verify_attn_launch as common
-from .kv_fp8 import LATENT, PLAIN, ROPE, SCALED, Rows
+from . import verify_attn_variants as variants
+from .kv_fp8 import PLAIN, ROPE, SCALED, WIDTH, Rows
 from .library import arrays
 from .stage_scratch import current_stream, take
 from .verify_attn_check import self_check_fp8 as self_check  # noqa: F401  the library asks for it
 
 if TYPE_CHECKING:
-    from .library import KernelLibrary, Run
+    from .library import Run
 
 Array = Any
-FILE, FILE_SM90 = "verify_attn_fp8.cu", "verify_attn_fp8_sm90.cu"
+FILE, FILE_FEW, FILE_WIDEN = "verify_attn_fp8.cu", "verify_attn_few_fp8.cu", "verify_attn_widen.cu"
 UNIT = 16
 LEAST_STAGES, MOST_STAGES = 5, 8
 """Units in the ring: 64 rows of Q pass through it on their way to registers."""
+WIDE_MEGABYTES = 1024
+"""Most scratch memory for widened rows, in units of 2^20 bytes; the macro KD_WIDE_MB overrules it."""
+WIDEN_THREADS, WIDEN_ROWS = 288, 4
+"""Threads of a block of the widening kernel, and rows that they write at a time."""
 
 
-class Variant(NamedTuple):
-    """One kernel: ``tile`` query rows by ``groups`` groups of four warps, on one format of KV rows."""
+class Many(NamedTuple):
+    """A kernel for many query rows that widens KV rows of one format itself."""
 
-    rows: Rows
-    tile: int
-    groups: int
-
-    @property
-    def warp_groups(self) -> bool:
-        """Whether it is the kernel of sm_90a, whose third group widens rows."""
-        return self.groups == 3
-
-    @property
-    def file(self) -> str:
-        """Its source."""
-        return FILE_SM90 if self.warp_groups else FILE
-
-    @property
-    def unit(self) -> int:
-        """KV rows of one step."""
-        return 48 if self.warp_groups else UNIT
+    form: Rows
+    rows: int = 64
+    unit: int = UNIT
+    file: str = FILE
 
     @property
     def kernel(self) -> str:
         """Its name."""
-        return f"verify_attn_{self.rows.name}_" + ("wgmma" if self.warp_groups else f"rows{self.tile}")
+        return f"verify_attn_{self.form.name}_rows64"
+
+    @property
+    def sizes(self) -> tuple[str, tuple[int, ...]]:
+        """The macro that sets the number of units in the ring, and numbers to try."""
+        return "KD_STAGES", tuple(range(MOST_STAGES, LEAST_STAGES - 1, -1))
+
+    def threads(self, stages: int) -> int:
+        """Threads of a block: two groups of four warps."""
+        return 256
 
     def shared_bytes(self, stages: int) -> int:
-        """Dynamic shared memory of a tile: ``Layout::bytes`` of verify_attn_layout.cuh."""
-        if self.warp_groups:
-            return common.WGMMA.shared_bytes(stages)
-        tiles = self.tile // (16 * self.groups)
-        scores = 4 * 3 * 512 if tiles == 2 else 2 * 4 * 512
-        weights = 16 * tiles * ((96 if self.rows.scaled else 48) + 4)
-        pitch = self.rows.bytes + (0 if self.rows.bytes // 16 % 2 else 16)
-        tail = self.tile * (2 * ROPE + 16) + (2 * stages + 2) * 8 + 144 + 8 * self.tile
-        return stages * UNIT * pitch + self.groups * 2 * (scores + weights) + tail
+        """Dynamic shared memory: ``Layout::bytes`` of verify_attn_layout.cuh."""
+        group = 2 * (4 * 3 * 512 + 32 * ((96 if self.form.scaled else 48) + 4))
+        pitch = self.form.bytes + (0 if self.form.bytes // 16 % 2 else 16)
+        tail = self.rows * (2 * ROPE + 16) + (2 * stages + 2) * 8 + 144 + 8 * self.rows
+        return stages * UNIT * pitch + 2 * group + tail
 
 
-VARIANTS = {
-    rows.name: tuple(Variant(rows, tile, groups) for tile, groups in ((16, 1), (32, 1), (64, 2)))
-    for rows in (SCALED, PLAIN)
+class Few(variants.Few):
+    """A kernel for up to ``rows`` query rows on KV rows of one format."""
+
+    @property
+    def form(self) -> Rows:
+        """The format."""
+        return SCALED if "scaled" in self.kernel else PLAIN
+
+    @property
+    def sizes(self) -> tuple[str, tuple[int, ...]]:
+        """The macro that sets the number of slots for units, and numbers to try."""
+        return "KD_SLOTS", (16, 8)
+
+    def warps(self, slots: int) -> int:
+        """Warps of a block: ``FewLayout::warps``."""
+        return 4 if slots < 12 else 8
+
+    def shared_bytes(self, slots: int) -> int:
+        """Dynamic shared memory of a block: ``FewLayout::bytes``."""
+        unit = UNIT * self.form.bytes + (0 if self.form.scaled else 16 * UNIT // 2)
+        return slots * unit + 64 * self.warps(slots) + (2 * slots + 1) * 8 + 144
+
+
+FORMS = (SCALED, PLAIN)
+FEW = {
+    form.name: tuple(Few(f"verify_attn_{form.name}_few{rows}", rows, FILE_FEW) for rows in (8, 16, 32))
+    for form in FORMS
 }
-WGMMA = {rows.name: Variant(rows, 64, 3) for rows in (SCALED, PLAIN)}
-DYNAMIC_SHARED = {one.kernel: one.shared_bytes(LEAST_STAGES) for three in VARIANTS.values() for one in three}
+MANY = {form.name: Many(form) for form in FORMS}
+DYNAMIC_SHARED = {one.kernel: one.shared_bytes(LEAST_STAGES) for one in MANY.values()}
+DYNAMIC_SHARED |= {one.kernel: one.shared_bytes(8) for three in FEW.values() for one in three}
 """Least dynamic shared memory of each kernel, in bytes: what a card with 100 KB for a block gets."""
 
 
-def variant_for(rows: Rows, query_rows: int, splits: int | str, warp_groups: bool) -> Variant:
-    """Return the kernel for ``query_rows`` (node, head) pairs; "fixed" splits have one for all."""
-    few, some, many = VARIANTS[rows.name]
-    if splits == "fixed" or query_rows > some.tile:
-        return WGMMA[rows.name] if warp_groups and splits != "fixed" else many
-    return some if query_rows > few.tile else few
+def variant_for(form: Rows, query_rows: int, splits: int | str) -> Few | Many:
+    """Return the kernel that reads rows of a format; "fixed" splits have one for all query rows."""
+    if splits != "fixed":
+        for few in FEW[form.name]:
+            if query_rows <= few.rows:
+                return few
+    return MANY[form.name]
 
 
-def uses_warp_groups(library: KernelLibrary, on: common.Card) -> bool:
-    """Return whether the sm_90a kernels may run: where the card can, and the macro KD_FP8_WARP_GROUPS is 1.
-
-    They round numbers of rows with scales times those to bfloat16, which is exact for powers of two.
-    """
-    return bool(int(library.defines.get("KD_FP8_WARP_GROUPS", 0))) and common.uses_warp_groups(library, on)
+def fits_scratch(a: Any, macros: Mapping[str, Any]) -> bool:
+    """Return whether all rows of the cache and of the nodes, widened, fit the bound on scratch memory."""
+    rows = math.prod(a.cache.shape[:2]) + (0 if a.tree_kv is None else math.prod(a.tree_kv.shape[:2]))
+    return 2 * WIDTH * rows <= int(macros.get("KD_WIDE_MB", WIDE_MEGABYTES)) << 20
 
 
-def stages_and_copies(
-    variant: Variant, on: common.Card, stages: int | None = None, most: int = 2
-) -> tuple[int, int]:
-    """Return units in the ring and tiles a block: two small tiles where the card has room for them.
+def widen(run: Run, a: Any) -> Any:
+    """Launch the widening kernel; return the arguments with its rows in place of the 8-bit ones."""
+    stream = current_stream(run, a.q)
 
-    ``stages`` is a number of units asked for, ``most`` the most tiles.
-    """
-    if variant.warp_groups:
-        return 3, 1
-    tries = range(MOST_STAGES, LEAST_STAGES - 1, -1) if stages is None else (stages,)
-    roomy = on.block_shared > 128 * 1024  # KD_COPIES of verify_attn_layout.cuh
-    for copies in range(min(most, 2 if variant.groups == 1 and roomy else 1), 0, -1):
-        for units in tries:
-            if copies * variant.shared_bytes(units) <= on.block_shared:
-                return units, copies
-    needed = variant.shared_bytes(stages or LEAST_STAGES)
-    raise ValueError(
-        f"{variant.kernel} needs {needed} bytes of shared memory, the card has {on.block_shared}"
-    )
+    def scratch(name: str, like: Array | None) -> Array | None:
+        if like is None:
+            return None
+        size = math.prod(like.shape[:2]) * WIDTH
+        return take(run, stream, name, size, "bfloat16")[:size].reshape((*like.shape[:2], WIDTH))
+
+    wide = a._replace(cache=scratch("wide", a.cache), tree_kv=scratch("wide_tree", a.tree_kv), rows=None)
+    batch, nodes, *_ = a.q.shape
+    _, page_size, _ = a.cache.shape
+    pages = 1 if a.page_table is None else a.page_table.shape[1]
+    most = math.ceil((pages * page_size + nodes) / WIDEN_ROWS)
+    blocks = min(most, max(1, 6 * variants.card(run.device).multiprocessors // batch))
+    run.launch(
+        FILE_WIDEN, f"verify_attn_widen_{a.rows.name}", (blocks, batch), WIDEN_THREADS,
+        (a.cache, a.tree_kv, a.lengths, a.counts, a.page_table, wide.cache, wide.tree_kv, nodes,
+         np.int64(page_size), page_size, pages),
+        early=common.starts_early(run),
+    )  # fmt: skip
+    return wide
 
 
 def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) -> None:
     """Run the kernels into ``out`` and ``lse``; does not wait for the device."""
-    a, rows = arguments, arguments.rows
-    batch, nodes, heads, _ = a.q.shape
+    a, form = arguments, arguments.rows
     if 0 in a.q.shape:
         return
+    _, nodes, heads, _ = a.q.shape
     query, result = arrays.handle(a.q).dtype, arrays.handle(out).dtype
-    page_size = a.cache.shape[1]
-    pages = 1 if a.page_table is None else a.page_table.shape[1]
-    inputs = (a.q, a.cache, a.tree_kv, a.mask, a.lengths, a.counts, a.page_table, out, lse)
-    sizes = (nodes, heads, a.mask.shape[2], np.int64(page_size * rows.bytes), page_size, pages)
-    value_scale = np.float32(a.kv_scale or 1.0)
     common.check_alignment(a, out)
     if query != "bfloat16":
         run.launch(
-            FILE, f"verify_attn_{rows.name}_v1", (nodes * heads, batch), 128,
-            (*inputs, *sizes, np.float32(a.scale), value_scale),
+            FILE, f"verify_attn_{form.name}_v1", (nodes * heads, len(a.q)), 128,
+            (*common.arrays_of(a, out, lse), *common.sizes_of(a), np.float32(a.scale),
+             np.float32(a.kv_scale or 1.0)),
             defines={"KD_QUERY": common.CXX[query], "KD_OUT": common.CXX[result], "KD_EXACT_ONLY": 1},
         )  # fmt: skip
         return
-    on, macros = common.card(run.device), run.library.defines
-    variant = variant_for(rows, nodes * heads, splits, uses_warp_groups(run.library, on))
-    stages, copies = stages_and_copies(
-        variant, on, int(macros["KD_STAGES"]) if "KD_STAGES" in macros else None
-    )
-    tiles = math.ceil(nodes * heads / variant.tile)
-    plan = common.cut(splits, batch, tiles, pages * page_size + nodes, copies * on.multiprocessors)
-    stream = current_stream(run, a.q)
-    partial = take(run, stream, "partial", plan.slots * variant.tile * LATENT, result)
-    partial_lse = take(run, stream, "partial_lse", plan.slots * variant.tile, "float32")
-    table = take(run, stream, "table", batch * tiles * 4, "int32")
-    least = int(macros.get("KD_LEAST_UNITS", common.LEAST_ROWS // variant.unit))
-    defines: dict[str, Any] = {"KD_OUT": common.CXX[result]}
-    if not variant.warp_groups:
-        defines |= {"KD_STAGES": stages, f"KD_{rows.name.upper()}_ONLY": 1}
-    scale = np.float32(a.scale * (a.kv_scale or 1.0) * math.log2(math.e))
-    run.launch(
-        variant.file, variant.kernel, math.ceil(plan.blocks / copies), 128 * variant.groups * copies,
-        (*inputs, partial, partial_lse, table, batch, *sizes, plan.chunk_units, plan.most_chunks, least,
-         scale, value_scale),
-        shared_bytes=copies * variant.shared_bytes(stages),
-        defines=defines,
-    )  # fmt: skip
-    if plan.most_chunks != 1 or a.counts is not None:
-        results = (partial, partial_lse, table, a.counts, out, lse)
-        defines = {"KD_OUT": common.CXX[result], "KD_EXACT_ONLY": 1}
-        common.join(run, plan, splits, (batch, nodes, heads, variant.tile), results, defines)
+    on, macros = variants.card(run.device), run.library.defines
+    variant = variant_for(form, nodes * heads, splits)
+    if isinstance(variant, Many) and splits != "fixed" and fits_scratch(a, macros):
+        common.launch(run, widen(run, a), splits, out, lse)
+        return
+    block = variants.block_for(variant, on, macros)
+    defines = {"KD_OUT": common.CXX[result], f"KD_{form.name.upper()}_ONLY": 1}
+    common.launch_tiles(run, a, splits, (out, lse), variant, block, defines)

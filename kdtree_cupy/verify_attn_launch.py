@@ -7,6 +7,7 @@ lengths and counts stay on the device, where the blocks divide the work themselv
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,6 @@ from .verify_attn_variants import (
     FILE,
     LATENT,
     UNIT,
-    WIDTH,
     Few,
     block_for,
     card,
@@ -118,34 +118,63 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     defines: dict[str, Any] = {} if dtype == "bfloat16" else {"KD_QUERY": CXX[dtype]}
     if result != dtype:
         defines["KD_OUT"] = CXX[result]
-    page_size = a.cache.shape[1]
-    pages = 1 if a.page_table is None else a.page_table.shape[1]
-    inputs = (a.q, a.cache, a.tree_kv, a.mask, a.lengths, a.counts, a.page_table, out, lse)
-    sizes = (nodes, heads, a.mask.shape[2], np.int64(page_size * WIDTH), page_size, pages)
     if dtype == "float32":
         run.launch(
-            FILE, "verify_attn_v1", (nodes * heads, batch), 128, (*inputs, *sizes, np.float32(a.scale)),
+            FILE, "verify_attn_v1", (nodes * heads, batch), 128,
+            (*arrays_of(a, out, lse), *sizes_of(a), np.float32(a.scale)),
             defines=defines | {"KD_EXACT_ONLY": 1},
         )  # fmt: skip
         return
     check_alignment(a, out)
     on, macros = card(run.device), run.library.defines
     variant = variant_for(nodes * heads, splits, uses_warp_groups(run.library, on))
-    block = block_for(variant, on, macros)
+    launch_tiles(run, a, splits, (out, lse), variant, block_for(variant, on, macros), defines)
+
+
+def arrays_of(a: Any, out: Array, lse: Array) -> tuple[Array | None, ...]:
+    """Return the arrays that every kernel begins with."""
+    return a.q, a.cache, a.tree_kv, a.mask, a.lengths, a.counts, a.page_table, out, lse
+
+
+def sizes_of(a: Any) -> tuple[Any, ...]:
+    """Return nodes, heads, mask words, elements from page to page, rows of a page, pages of a request."""
+    _, nodes, heads, _ = a.q.shape
+    _, page_size, width = a.cache.shape
+    pages = 1 if a.page_table is None else a.page_table.shape[1]
+    return nodes, heads, a.mask.shape[2], np.int64(page_size * width), page_size, pages
+
+
+def launch_tiles(
+    run: Run,
+    a: Any,
+    splits: int | str,
+    to: tuple[Array, Array],
+    variant: Any,
+    block: Any,
+    defines: Mapping[str, Any],
+) -> None:
+    """Run the tensor-core kernel ``variant`` on rows of its format, then join what was cut.
+
+    ``to`` is the result and its lse, ``block`` what :func:`block_for` says, ``defines`` the number types.
+    """
+    batch, nodes, heads, _ = a.q.shape
+    sizes, result = sizes_of(a), arrays.handle(to[0]).dtype
     tiles = math.ceil(nodes * heads / variant.rows)
-    plan = cut(splits, batch, tiles, pages * page_size + nodes, on.multiprocessors)
+    plan = cut(splits, batch, tiles, sizes[-1] * sizes[-2] + nodes, card(run.device).multiprocessors)
     stream = current_stream(run, a.q)
     partial = take(run, stream, "partial", plan.slots * variant.rows * LATENT, result)
     partial_lse = take(run, stream, "partial_lse", plan.slots * variant.rows, "float32")
     table = take(run, stream, "table", batch * tiles * 4, "int32")
     least = LEAST_ROWS_FEW if isinstance(variant, Few) else LEAST_ROWS
-    least = int(macros.get("KD_LEAST_UNITS", least // variant.unit))
+    least = int(run.library.defines.get("KD_LEAST_UNITS", least // variant.unit))
+    values = a.kv_scale or 1.0
     run.launch(
         variant.file, variant.kernel, plan.blocks, block.threads,
-        (*inputs, partial, partial_lse, table, batch, *sizes, plan.chunk_units, plan.most_chunks, least,
-         np.float32(a.scale * math.log2(math.e))),
-        shared_bytes=block.shared_bytes, defines=defines | block.defines, early=starts_early(run),
+        (*arrays_of(a, *to), partial, partial_lse, table, batch, *sizes, plan.chunk_units, plan.most_chunks,
+         least, np.float32(a.scale * values * math.log2(math.e)), np.float32(values)),
+        shared_bytes=block.shared_bytes, defines={**defines, **block.defines}, early=starts_early(run),
     )  # fmt: skip
     if plan.most_chunks != 1 or a.counts is not None:
-        results = (partial, partial_lse, table, a.counts, out, lse)
-        join(run, plan, splits, (batch, nodes, heads, variant.rows), results, defines | {"KD_EXACT_ONLY": 1})
+        results = (partial, partial_lse, table, a.counts, *to)
+        joined = {**defines, "KD_EXACT_ONLY": 1}
+        join(run, plan, splits, (batch, nodes, heads, variant.rows), results, joined)

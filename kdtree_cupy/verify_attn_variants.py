@@ -136,7 +136,7 @@ class Block(NamedTuple):
     defines: dict[str, int]
 
 
-def block_for(variant: Variant | Few, on: Card, macros: Mapping[str, Any] = NOTHING) -> Block:
+def block_for(variant: Any, on: Card, macros: Mapping[str, Any] = NOTHING) -> Block:
     """Return the largest block of ``variant`` that the card has room for.
 
     The macros KD_STAGES (units in the ring of the portable kernel) and KD_SLOTS (units in a block of the

@@ -15,14 +15,14 @@
          const int* __restrict__ page_table, KD_OUT* __restrict__ out, float* __restrict__ lse,                         \
          KD_PARTIAL* __restrict__ partial, float* __restrict__ partial_lse, int* __restrict__ table, int size, int nodes,    \
          int heads, int words, long long page_stride, int page_size, int most_pages, int chunk_units, int most_chunks,  \
-         int least_units, float scale_log2)                                                                             \
+         int least_units, float scale_log2, float value_scale)                                                          \
     {                                                                                                                   \
         DYN_SHARED(unsigned char, shared);                                                                              \
         constexpr int rows = FewLayout<GROUPS>::rows;                                                                   \
         const Call<KD_QUERY, KD_OUT> call = {                                                                           \
             q, cache, tree_kv, mask, page_table, out, lse, partial, partial_lse, reinterpret_cast<int4*>(table),        \
             {lengths, counts, size, nodes, heads, rows, ceil_div(nodes * heads, rows), chunk_units, most_chunks, least_units}, \
-            words, page_size, most_pages, page_stride, scale_log2};                                                     \
+            words, page_size, most_pages, page_stride, scale_log2, value_scale};                                        \
         Few<KD_QUERY, KD_OUT, GROUPS>(call, shared).run();                                                              \
     }
 KD_FEW_KERNEL(verify_attn_few8, 1)

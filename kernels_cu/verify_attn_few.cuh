@@ -15,13 +15,13 @@
 #define KD_VERIFY_ATTN_FEW_CUH
 
 #include "async_copy.cuh"
-#include "verify_attn_kv.cuh"
+#include "verify_attn_rows.cuh"
 
 #ifndef KD_SLOTS
-#define KD_SLOTS 5        // of a block, a unit each: 5 fit 100 KB of shared memory, 12 fit 227 KB
+#define KD_SLOTS 5        // of a block, a unit each: 5 fit 100 KB of shared memory, 12 fit 227 KB; of 8-bit rows 8 and 16
 #endif
 #ifndef KD_WARPS
-#define KD_WARPS 0        // of a block; 0: 4, or 8 (6 where a team is one warp) if there are slots for them
+#define KD_WARPS 0        // of a block; 0: 4, or 8 (6 where a team is one warp; not 8-bit rows) if there are slots
 #endif
 #ifndef KD_CHAINS
 #define KD_CHAINS 2       // sums of scores side by side
@@ -30,27 +30,32 @@
 #define KD_COMB true      // how one request is cut: see only_segment
 #endif
 
-template <int GROUPS>
+template <int GROUPS, class Row = NumberRow<KD_QUERY>>
 struct FewLayout {
-    static constexpr int warps = KD_WARPS ? KD_WARPS : KD_SLOTS < 12 ? 4 : GROUPS == 1 ? 6 : 8, threads = 32 * warps;
+    static constexpr int warps = KD_WARPS ? KD_WARPS : KD_SLOTS < 12 ? 4 : GROUPS == 1 && !Row::fp8 ? 6 : 8, threads = 32 * warps;
     static constexpr int rows = 8 * GROUPS, teams = warps / GROUPS;
     static constexpr int team_slots = KD_SLOTS / teams == 5 ? 4 : KD_SLOTS / teams;   // remainders by 5 cost registers
-    static constexpr int row_bytes = 2 * kd_width, pitch = row_bytes + 16, unit_bytes = KD_UNIT * pitch;
+    static constexpr int row_bytes = Row::bytes, q_bytes = 2 * kd_width, q_pitch = q_bytes + 16;
+    // Rows of a unit lie side by side in runs, as many as leave ldmatrix without bank conflicts, 16 bytes apart.
+    static constexpr int run = row_bytes / 16 % 2 ? KD_UNIT : row_bytes / 16 % 8 == 4 ? 2 : 1;
+    static constexpr int run_pitch = run * row_bytes + (run == KD_UNIT ? 0 : 16), unit_bytes = KD_UNIT / run * run_pitch;
     static constexpr int result_pitch = KD_LATENT + 4;         // floats; a multiple of 4 that spreads over the banks
-    static constexpr int numbers = KD_SLOTS * unit_bytes, q = numbers - ceil_div(rows, KD_UNIT) * unit_bytes;
+    static constexpr int numbers = KD_SLOTS * unit_bytes, q = numbers - ceil_div(rows * q_pitch, unit_bytes) * unit_bytes;
     static constexpr int barriers = numbers + warps * 8 * 8;   // full, then empty: slots; then Q
     static constexpr int item = barriers + (2 * KD_SLOTS + 1) * 8, bytes = item + 144;
-    static_assert(warps % GROUPS == 0 && KD_UNIT == 16 && pitch / 16 % 2 == 1, "whole teams; no bank conflicts");
+    static_assert(warps % GROUPS == 0 && KD_UNIT == 16 && (run == KD_UNIT || run_pitch / 16 % 2 == 1), "whole teams; no bank conflicts");
     static_assert(team_slots > 0 && warps * 8 * result_pitch * 4 <= numbers, "results of all warps fit the slots");
-    static_assert(KD_LATENT % 16 == 0 && KD_ROPE % 16 == 0 && sizeof(Item<__half>) <= 144, "whole products; the item");
+    static_assert(KD_LATENT % 16 == 0 && KD_ROPE % 16 == 0 && sizeof(Item<__half, Row>) <= 144, "whole products; the item");
+    static constexpr __device__ __forceinline__ int row_at(int i) { return i / run * run_pitch + i % run * row_bytes; }   // in a unit
 };
 
-template <class T, class Out, int GROUPS>
+template <class T, class Out, int GROUPS, class Row = NumberRow<T>>
 struct Few {
-    using L = FewLayout<GROUPS>;
+    using L = FewLayout<GROUPS, Row>;
+    using Element = typename Row::Element;
     static constexpr int steps = kd_width / 16, columns = KD_LATENT / 16, chains = KD_CHAINS;
 
-    const Call<T, Out>& call;
+    const Call<T, Out, Row>& call;
     unsigned char* const shared;
     const shared_address base;
     int lane, warp;
@@ -58,13 +63,13 @@ struct Few {
     unsigned q[steps][2];
     float o[columns][4], row_max[2], row_sum[2];   // of rows 2q, 2q+1 (q = lane % 4); sums of this lane's KV rows
 
-    __device__ __forceinline__ Few(const Call<T, Out>& call, unsigned char* shared)
+    __device__ __forceinline__ Few(const Call<T, Out, Row>& call, unsigned char* shared)
         : call(call), shared(shared), base(shared_pointer(shared)), lane(lane_id()),
           warp(__shfl_sync(KD_FULL_MASK, warp_id(), 0)), taken(0) {}
 
     __device__ __forceinline__ int team() const { return warp / GROUPS; }
     __device__ __forceinline__ int group() const { return warp % GROUPS; }   // which eight rows of the tile
-    __device__ __forceinline__ Item<T>& item() const { return *reinterpret_cast<Item<T>*>(shared + L::item); }
+    __device__ __forceinline__ Item<T, Row>& item() const { return *reinterpret_cast<Item<T, Row>*>(shared + L::item); }
     __device__ __forceinline__ float2* numbers(int warp) const { return reinterpret_cast<float2*>(shared + L::numbers) + 8 * warp; }
     __device__ __forceinline__ shared_address full(int slot) const { return base + L::barriers + 8 * (team() * L::team_slots + slot); }
     __device__ __forceinline__ shared_address empty(int slot) const { return full(slot) + 8 * KD_SLOTS; }
@@ -80,19 +85,20 @@ struct Few {
 #if KD_BULK_COPY
         bulk_expect(barrier, rows * L::row_bytes);
         if (together) {
-            const T* from = row_at(0);
+            const Element* from = row_at(0);
 #pragma unroll
-            for (int i = 0; i < rows; ++i) bulk_copy_once(to + i * L::pitch, from + i * kd_width, L::row_bytes, barrier);
+            for (int i = 0; i < rows; i += L::run) bulk_copy_once(to + L::row_at(i), from + i * Row::length, L::run * L::row_bytes, barrier);
         } else if (lane < rows) {
-            bulk_copy(to + lane * L::pitch, row_at(lane), L::row_bytes, barrier);
+            bulk_copy(to + L::row_at(lane), row_at(lane), L::row_bytes, barrier);
         }
 #else
 #pragma unroll 1
         for (int i = lane >> 3; i < rows; i += 4) {      // eight lanes a row
-            const T* from = row_at(i) + 8 * (lane & 7);
-            const shared_address at = to + i * L::pitch + 16 * (lane & 7);
+            const char* from = reinterpret_cast<const char*>(row_at(i)) + 16 * (lane & 7);
+            const shared_address at = to + L::row_at(i) + 16 * (lane & 7);
 #pragma unroll
-            for (int c = 0; c < L::row_bytes / 128; ++c) copy_async_16(at + 128 * c, from + 64 * c);
+            for (int c = 0; c < L::row_bytes; c += 128)
+                if (c + 128 <= L::row_bytes || c + 16 * (lane & 7) < L::row_bytes) copy_async_16(at + c, from + c);
         }
         copy_async_arrive(barrier);
 #endif
@@ -101,25 +107,25 @@ struct Few {
     // Rows from `total` on are copies of the last real one: finite, and masked.
     __device__ __forceinline__ void copy_unit(int u, int slot) const
     {
-        const KvRows<T>& kv = item().kv;
+        const auto& kv = item().kv;
         const bool together = (u + 1) * KD_UNIT <= (kv.tree ? kv.length : kv.total) && (!kv.pages || kv.page_size % KD_UNIT == 0);
-        copy_rows<KD_UNIT>(unit(slot), full(slot), together, [&](int i) { return kv.row(min(u * KD_UNIT + i, kv.total - 1)); });
+        copy_rows<KD_UNIT>(unit(slot), full(slot), together, [&](int i) { return kv.row(min(u * KD_UNIT + i, kv.total - 1), Row::length); });
     }
 
     // Rows are shared out to all warps.
     __device__ __forceinline__ void copy_q() const
     {
-        const Item<T>& it = item();
+        const auto& it = item();
         const int heads = call.batch.heads, first = it.segment.tile * L::rows, last = it.real * heads - 1;
         const T* rows = call.q + (long long)it.segment.request * (call.batch.nodes * heads) * kd_width;
         for (int i = warp; i < L::rows; i += L::warps) {
             const T* from = rows + (long long)min(first + i, last) * kd_width;
-            const shared_address to = base + L::q + i * L::pitch;
+            const shared_address to = base + L::q + i * L::q_pitch;
 #if KD_BULK_COPY
-            bulk_expect(q_full(), L::row_bytes);
-            bulk_copy_once(to, from, L::row_bytes, q_full());
+            bulk_expect(q_full(), L::q_bytes);
+            bulk_copy_once(to, from, L::q_bytes, q_full());
 #else
-            for (int c = lane; c < L::row_bytes / 16; c += 32) copy_async_16(to + 16 * c, from + 8 * c);
+            for (int c = lane; c < L::q_bytes / 16; c += 32) copy_async_16(to + 16 * c, from + 8 * c);
             copy_async_arrive(q_full());
 #endif
         }
@@ -140,7 +146,8 @@ struct Few {
 
     __device__ __forceinline__ void load_q()
     {
-        const shared_address rows = base + L::q + (8 * group() + (lane & 7)) * L::pitch + 16 * (lane >> 3);
+        if constexpr (Row::fp8) return load_q_fp8();
+        const shared_address rows = base + L::q + (8 * group() + (lane & 7)) * L::q_pitch + 16 * (lane >> 3);
 #pragma unroll
         for (int step = 0; step < steps; step += 2) {
             unsigned four[4];
@@ -152,7 +159,8 @@ struct Few {
     // Scores of KV rows g, 8 + g of the unit (g = lane / 4) for query rows 2q, 2q+1; `chains` sums side by side.
     __device__ __forceinline__ void multiply_qk(int slot, float (&x)[2][2]) const
     {
-        const shared_address rows = unit(slot) + (lane & 15) * L::pitch + (lane >> 4) * 16;
+        if constexpr (Row::fp8) return multiply_qk_fp8(slot, x);
+        const shared_address rows = unit(slot) + L::row_at(lane & 15) + (lane >> 4) * 16;
         float s[chains][4] = {};
         unsigned k[2][4];
         ldmatrix_x4(k[0], rows);
@@ -172,7 +180,7 @@ struct Few {
 
     __device__ __forceinline__ void hide(int u, float (&x)[2][2]) const
     {
-        const Item<T>& it = item();
+        const auto& it = item();
         const int heads = call.batch.heads, first = it.segment.tile * L::rows + 8 * group() + 2 * (lane & 3);
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
@@ -210,13 +218,13 @@ struct Few {
                 x[i][j] = fast_exp2(x[i][j] - row_max[j]);
                 row_sum[j] += x[i][j];
             }
-            p[i] = transpose_8x8(pack_pair<T>(x[i][0], x[i][1]));
+            if constexpr (!Row::scaled) p[i] = transpose_8x8(pack_pair<T>(x[i][0], x[i][1]));
         }
     }
 
     __device__ __forceinline__ void multiply_pv(int slot, const unsigned (&p)[2])
     {
-        const shared_address rows = unit(slot) + ((lane & 7) + (lane >> 4) * 8) * L::pitch + (lane >> 3 & 1) * 16;
+        const shared_address rows = unit(slot) + L::row_at((lane & 7) + (lane >> 4) * 8) + (lane >> 3 & 1) * 16;
         unsigned v[2][4];
         ldmatrix_x4_trans(v[0], rows);
 #pragma unroll
@@ -252,7 +260,8 @@ struct Few {
             multiply_qk(slot, x);
             if ((u + 1) * KD_UNIT > item().kv.length) hide(u, x);
             softmax(x, p);
-            multiply_pv(slot, p);
+            if constexpr (Row::fp8) multiply_pv_fp8(slot, x, p);
+            else multiply_pv(slot, p);
             warp_arrive(empty(slot));
             if (taken % GROUPS == group() && ahead < segment.end) {   // the warps of a team take turns
                 mbarrier_wait(empty(slot), parity);
@@ -261,6 +270,7 @@ struct Few {
         }
     }
 
+#include "verify_attn_few_fp8.cuh"
 #include "verify_attn_few_end.cuh"
 };
 

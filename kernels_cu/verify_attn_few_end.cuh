@@ -16,11 +16,12 @@
             if (g == 0)
 #pragma unroll
                 for (int j = 0; j < 2; ++j) numbers(warp)[row + j] = make_float2(row_max[j], row_sum[j]);
-            const shared_address to = base + 4 * ((warp * 8 + row) * L::result_pitch + g);
+            constexpr int lane_step = Row::fp8 ? 2 : 1, half_step = Row::fp8 ? 1 : 8;   // which 2 of 16 numbers a lane has
+            const shared_address to = base + 4 * ((warp * 8 + row) * L::result_pitch + lane_step * g);
 #pragma unroll
             for (int c = 0; c < columns; ++c)
 #pragma unroll
-                for (int i = 0; i < 4; ++i) store_float(to + 4 * ((i & 1) * L::result_pitch + 16 * c + 8 * (i >> 1)), o[c][i]);
+                for (int i = 0; i < 4; ++i) store_float(to + 4 * ((i & 1) * L::result_pitch + 16 * c + half_step * (i >> 1)), o[c][i]);
         }
         __syncthreads();
     }
@@ -29,7 +30,7 @@
     __device__ __forceinline__ void add_up() const
     {
         constexpr int pieces = KD_LATENT / 8;
-        const Item<T>& it = item();
+        const auto& it = item();
         const int slot = it.segment.slot, first = it.segment.tile * L::rows, real = it.real * call.batch.heads;
         const int units = ceil_div(it.segment.end - it.segment.begin, it.segment.step);
         const long long request_row = (long long)it.segment.request * (call.batch.nodes * call.batch.heads) + first;
@@ -60,7 +61,7 @@
                 high[0] = fmaf(factor, b[t].x, high[0]), high[1] = fmaf(factor, b[t].y, high[1]);
                 high[2] = fmaf(factor, b[t].z, high[2]), high[3] = fmaf(factor, b[t].w, high[3]);
             }
-            const float factor = reciprocal_or_zero(sum), log_sum = log_of_sum(most, sum);
+            const float factor = reciprocal_or_zero(sum) * call.value_scale, log_sum = log_of_sum(most, sum);
 #pragma unroll
             for (int j = 0; j < 4; ++j) low[j] *= factor, high[j] *= factor;
             if (slot >= 0) {

@@ -68,22 +68,18 @@ verify_attn_plain_v1(const KD_QUERY* __restrict__ q, const unsigned char* __rest
          int least_units, float scale_log2, float value_scale)                                                          \
     {                                                                                                                   \
         DYN_SHARED(unsigned char, shared);                                                                              \
-        constexpr int rows = Layout<MT, GROUPS, Row>::rows, threads = GROUPS == 1 && KD_COPIES > 1 ? 128 : 0;           \
+        constexpr int rows = Layout<MT, GROUPS, Row>::rows;                                                             \
         const Call<KD_QUERY, KD_OUT, Row> call = {                                                                      \
             q, cache, tree_kv, mask, page_table, out, lse, partial, partial_lse, reinterpret_cast<int4*>(table),        \
-            {lengths, counts, size, nodes, heads, rows, ceil_div(nodes * heads, rows), chunk_units, most_chunks, least_units, threads}, \
+            {lengths, counts, size, nodes, heads, rows, ceil_div(nodes * heads, rows), chunk_units, most_chunks, least_units}, \
             words, page_size, most_pages, page_stride, scale_log2, value_scale};                                        \
         Tile<KD_QUERY, KD_OUT, MT, GROUPS, Row>(call, shared).run();                                                    \
     }
 #ifndef KD_PLAIN_ONLY
 KD_TILE_KERNEL(verify_attn_scaled_rows64, 2, 2, ScaledRow)
-KD_TILE_KERNEL(verify_attn_scaled_rows32, 2, 1, ScaledRow)
-KD_TILE_KERNEL(verify_attn_scaled_rows16, 1, 1, ScaledRow)
 #endif
 #ifndef KD_SCALED_ONLY
 KD_TILE_KERNEL(verify_attn_plain_rows64, 2, 2, PlainRow)
-KD_TILE_KERNEL(verify_attn_plain_rows32, 2, 1, PlainRow)
-KD_TILE_KERNEL(verify_attn_plain_rows16, 1, 1, PlainRow)
 #endif
 #undef KD_TILE_KERNEL
 

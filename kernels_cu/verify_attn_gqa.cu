@@ -69,7 +69,7 @@ verify_attn_gqa_v1(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ 
         const HeadCall<KD_QUERY, KD_OUT> call = {                                                                       \
             {q, k_cache, tree_k, mask, page_table, out, lse, partial, partial_lse, reinterpret_cast<int4*>(table),      \
              {lengths, counts, size, nodes, group, rows, kv_heads * ceil_div(nodes * group, rows), chunk_units,         \
-              most_chunks, least_units, 0, kv_heads},                                                                   \
+              most_chunks, least_units, kv_heads},                                                                      \
              words, page_size, most_pages, page_stride, scale_log2},                                                    \
             v_cache + value_at, tree_k ? tree_v + value_at : nullptr, width};                                                \
         HeadTile<KD_QUERY, KD_OUT, MT, WARPS>(call, shared).run();                                                      \

@@ -143,7 +143,7 @@
         for (int half = 0; half < 2; ++half) {
             row_sum[half] += __shfl_xor_sync(KD_FULL_MASK, row_sum[half], 1);
             row_sum[half] += __shfl_xor_sync(KD_FULL_MASK, row_sum[half], 2);
-            factor[half] = row_sum[half] == 0.0f ? 0.0f : (Row::fp8 && !Row::scaled ? call.value_scale : 1.0f) / row_sum[half];
+            factor[half] = row_sum[half] == 0.0f ? 0.0f : call.value_scale / row_sum[half];
             const int row = 16 * warp + 8 * half + (lane >> 2), heads = call.batch.heads, far = it.segment.tile * L::rows + row;
             const float log_sum = log_of_sum(row_max[half], row_sum[half]);
             if ((lane & 3) != 0) continue;
@@ -195,7 +195,7 @@
         wait_for_predecessor();
         start_successor();
         const int group = __shfl_sync(KD_FULL_MASK, (int)threadIdx.x >> 7, 0);
-        constexpr int first = 248, second = Row::fp8 ? 176 : 192, third = Row::fp8 ? 80 : 64;
+        constexpr int first = 248, second = 192, third = 64;
         static_assert(first + second + third <= 3 * 168, "65536 registers for 384 threads, by eights: who asks for more waits for ever");
         if (group == 2) {
             fewer_registers<third>();

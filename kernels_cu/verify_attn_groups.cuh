@@ -11,7 +11,7 @@
 #define KD_VERIFY_ATTN_GROUPS_CUH
 
 #define KD_UNIT 48
-#include "verify_attn_rows.cuh"
+#include "verify_attn_kv.cuh"
 #include "wgmma.cuh"
 
 #ifndef KD_LAZY
@@ -27,27 +27,27 @@ struct GroupLayout {
     static constexpr int item = barriers + 2 * (stages + 4) * 8, item_bytes = 144;
     static constexpr int seen = item + 2 * item_bytes;         // which KV rows of a unit each row sees; units of the tree
     static constexpr int bytes = seen + stages * rows * 8;
-    static_assert(bytes <= 232448 && sizeof(Item<__half>) <= item_bytes && sizeof(Item<__half, PlainRow>) <= item_bytes, "shared memory of sm_90");
+    static_assert(bytes <= 232448 && sizeof(Item<__half>) <= item_bytes, "shared memory of sm_90");
     static_assert(block_bytes % 1024 == 0 && KD_LATENT == 512 && KD_ROPE == 64, "swizzled blocks; two halves of 256");
 };
 
-template <class T, class Out, class Row = NumberRow<T>>
+template <class T, class Out>
 struct Groups {
     using L = GroupLayout;
     static constexpr int q_steps = 4 * L::q_blocks, register_steps = 8;
 
-    const Call<T, Out, Row>& call;
+    const Call<T, Out>& call;
     unsigned char* const shared;
     const shared_address base;
     const int thread, lane, warp;    // of the group
     int stage, phase, turn;          // place in the ring and its parity; parity of the weights
     int segments;                    // done so far
 
-    __device__ __forceinline__ Groups(const Call<T, Out, Row>& call, unsigned char* shared)
+    __device__ __forceinline__ Groups(const Call<T, Out>& call, unsigned char* shared)
         : call(call), shared(shared), base(shared_pointer(shared)), thread((int)threadIdx.x & 127), lane(lane_id()),
           warp(__shfl_sync(KD_FULL_MASK, thread >> 5, 0)), stage(0), phase(0), turn(0), segments(0) {}
 
-    __device__ __forceinline__ Item<T, Row>& item() const { return *reinterpret_cast<Item<T, Row>*>(shared + L::item + (segments & 1) * L::item_bytes); }
+    __device__ __forceinline__ Item<T>& item() const { return *reinterpret_cast<Item<T>*>(shared + L::item + (segments & 1) * L::item_bytes); }
     __device__ __forceinline__ shared_address barrier(int i) const { return base + L::barriers + 8 * i; }
     __device__ __forceinline__ shared_address full(int i) const { return barrier(i); }
     __device__ __forceinline__ shared_address empty(int i) const { return barrier(L::stages + i); }
@@ -88,7 +88,7 @@ struct Groups {
     {
         mbarrier_wait(item_empty(), (segments >> 1 & 1) ^ 1);
         if (warp == 0) {             // the place in the list goes from item to item
-            if (segments > 0 && lane == 0) item().segment = reinterpret_cast<Item<T, Row>*>(shared + L::item + (~segments & 1) * L::item_bytes)->segment;
+            if (segments > 0 && lane == 0) item().segment = reinterpret_cast<Item<T>*>(shared + L::item + (~segments & 1) * L::item_bytes)->segment;
             __syncwarp();
             next_item(call, item());
         }
@@ -120,8 +120,7 @@ struct Groups {
 #pragma unroll 1
         for (int i = thread >> 3; i < L::rows; i += 16) copy_row<L::q_blocks>(base + L::q, L::q_block_bytes, i, q_row(i));
         copy_async_arrive(q_full());
-        if constexpr (Row::fp8) widen_units();
-        else copy_units();
+        copy_units();
     }
 
     __device__ __forceinline__ void copy_units()
@@ -189,7 +188,6 @@ struct Groups {
     }
 
 #include "verify_attn_group0.cuh"
-#include "verify_attn_group2_fp8.cuh"
 };
 
 #endif

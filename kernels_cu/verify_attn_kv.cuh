@@ -82,7 +82,7 @@ struct Call {
     int words, page_size, most_pages;
     long long page_stride;
     float scale;                     // of q.k, times log2(e): scores are in powers of two
-    float value_scale;               // of all values, where the format of the rows has one
+    float value_scale;               // of all values: 1, or the scale of 8-bit rows
 };
 
 // The segment being worked on and what follows from it, in shared memory.

@@ -7,13 +7,6 @@
 #ifndef KD_STAGES
 #define KD_STAGES 3       // units of 16 rows in the ring, at least 3
 #endif
-#ifndef KD_COPIES         // most tiles of 32 or 16 rows a block; one where shared memory has no room for a second
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
-#define KD_COPIES 1
-#else
-#define KD_COPIES 2
-#endif
-#endif
 
 template <int MT, int GROUPS, class Row = NumberRow<KD_QUERY>>
 struct Layout {

@@ -94,7 +94,7 @@
         const int heads = call.batch.heads, slot = it.segment.slot, first = it.segment.tile * L::rows;
         const long long request_rows = (long long)it.segment.request * call.batch.nodes * heads;
         if ((MT == 2 || quarter < 2) && (lane & 3) == 0) {
-            store_float(scale_slot(0, lane >> 2) + 4 * block, row_sum == 0.0f ? 0.0f : (Row::fp8 && !Row::scaled ? call.value_scale : 1.0f) / row_sum);
+            store_float(scale_slot(0, lane >> 2) + 4 * block, row_sum == 0.0f ? 0.0f : call.value_scale / row_sum);
             const float log_sum = log_of_sum(row_max, row_sum);
             if (slot >= 0) call.partial_lse[(long long)slot * L::rows + own_row()] = log_sum;
             else if (first + own_row() < it.real * heads) call.lse[request_rows + first + own_row()] = log_sum * 0.6931471805599453f;
@@ -111,22 +111,22 @@
 
     __device__ __forceinline__ void run()
     {
-        if (tile_warp() == 0 && lane == 0) {
+        if (warp == 0 && lane == 0) {
             for (int i = 0; i < KD_STAGES; ++i) mbarrier_init(full(i), arrivals(KD_UNIT, 4)), mbarrier_init(empty(i), L::warps * kd_warp_arrivals);
             mbarrier_init(q_full(), arrivals(L::rows, L::warps));
             q_parity() = 1;
         }
         wait_for_predecessor();
         start_successor();
-        if (tile_warp() == 0) first_work(call.batch, call.table, item().segment);
+        if (warp == 0) first_work(call.batch, call.table, item().segment);
         for (;;) {
             fence_async_proxy();     // scores were ordinary stores; Q comes over them by the copy engine
-            tile_barrier();
-            if (tile_warp() == 0) {
+            __syncthreads();
+            if (warp == 0) {
                 next_item(call, item());
                 if (lane == 0) q_parity() ^= 1;
             }
-            tile_barrier();
+            __syncthreads();
             if (!item().segment.active) return;
             lane = renewed(lane), warp = renewed(warp);   // addresses are worth less than the registers they would hold
             place();

@@ -84,6 +84,28 @@ __device__ __forceinline__ void widen_e4m3(unsigned word, unsigned& even, unsign
 #endif
 }
 
+// Four e4m3 numbers of a word as pairs of float16, exactly: bytes 0 and 1, bytes 2 and 3.  NaN stays NaN.
+__device__ __forceinline__ void widen_to_half(unsigned word, unsigned& low, unsigned& high)
+{
+#if !defined(__CUDACC_RTC__)
+    low = pack_pair<__half>(e4m3_value((unsigned char)word), e4m3_value((unsigned char)(word >> 8)));
+    high = pack_pair<__half>(e4m3_value((unsigned char)(word >> 16)), e4m3_value((unsigned char)(word >> 24)));
+#elif KD_E4M3_CONVERT
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h; }" : "=r"(low), "=r"(high) : "r"(word));
+#else
+    constexpr unsigned power_8 = 0x5c005c00u, overflow = 0x58605860u;   // 2^8; 140: 480 * 141 is infinite, 448 * 141 is not
+    const unsigned pairs[2] = {__byte_perm(word, 0, 0x1404), __byte_perm(word, 0, 0x3424)};
+    unsigned out[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const unsigned bits = (pairs[i] & 0x80008000u) | (pairs[i] >> 1 & 0x3f803f80u);   // the number times 2^-8
+        asm("{ .reg .b32 x, far; fma.rn.f16x2 x, %1, %2, %4; fma.rn.f16x2 far, x, %3, x; fma.rn.f16x2 %0, far, %4, x; }"
+            : "=r"(out[i]) : "r"(bits), "r"(power_8), "r"(overflow), "r"(0));
+    }
+    low = out[0], high = out[1];
+#endif
+}
+
 __device__ __forceinline__ void widen_in_order(unsigned word, unsigned& low, unsigned& high)
 {
     widen_e4m3(__byte_perm(word, 0, 0x3120), low, high);

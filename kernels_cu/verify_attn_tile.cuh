@@ -5,9 +5,6 @@
 // shared memory; and it owns that quarter of the result.  So each 16-byte piece of a KV row is read from shared
 // memory once as key and once as value by one warp of a group, and serves all 16 * MT rows.
 //
-// With one group (32 or 16 rows) a block may hold two independent copies of all this, each a block of its own to the
-// work list: a block of 256 threads, because the driver reserves shared memory for one block of a multiprocessor.
-//
 //   registers  Q quarter (latent), result quarter O in float, one 16-row score tile
 //   shared     ring of KD_STAGES units of 16 KV rows, shared by GROUPS groups | scores, weights, scales, twice each
 //
@@ -26,9 +23,8 @@ struct Tile {
     static constexpr int steps = L::latent / 16, rope_steps = L::rope / 16, columns = L::latent / 8;
 
     const Call<T, Out, Row>& call;
-    unsigned char* const all_shared;
-    unsigned char* shared;           // of this copy
-    shared_address base;
+    unsigned char* const shared;
+    const shared_address base;
     int lane, warp, group, quarter, block;   // block: which 8 rows of the group this warp takes the softmax of
     int stage, phase;      // place in the ring of the unit whose scores come next, and its parity
     float o[MT][columns][4];         // result, not yet divided by the sum of weights
@@ -38,7 +34,7 @@ struct Tile {
     bool moved;                      // the running maximum of this lane's row
 
     __device__ __forceinline__ Tile(const Call<T, Out, Row>& call, unsigned char* shared)
-        : call(call), all_shared(shared), lane(lane_id()), warp(__shfl_sync(KD_FULL_MASK, warp_id(), 0)), stage(0), phase(0)
+        : call(call), shared(shared), base(shared_pointer(shared)), lane(lane_id()), warp(__shfl_sync(KD_FULL_MASK, warp_id(), 0)), stage(0), phase(0)
     {
         place();
     }
@@ -47,21 +43,12 @@ struct Tile {
     __device__ __forceinline__ void place()
     {
         group = GROUPS == 2 ? warp >> 2 : 0, quarter = warp & 3, block = quarter & (2 * MT - 1);
-        shared = all_shared + copy() * L::bytes;
-        base = shared_pointer(shared);
     }
-    __device__ __forceinline__ int copy() const { return GROUPS == 2 || KD_COPIES == 1 ? 0 : warp >> 2; }
-    __device__ __forceinline__ int tile_warp() const { return warp & (L::warps - 1); }
 
-    // Barriers of the copy of this tile (all its warps) and of the group.
-    __device__ __forceinline__ void tile_barrier() const
-    {
-        if (GROUPS == 2) __syncthreads();
-        else named_barrier(3 + copy(), 128);
-    }
+    // Barrier of the group.
     __device__ __forceinline__ bool group_barrier_or(bool predicate) const
     {
-        return named_barrier_or(1 + (GROUPS == 2 ? group : copy()), 128, predicate);
+        return named_barrier_or(1 + group, 128, predicate);
     }
 
     __device__ __forceinline__ Item<T, Row>& item() const { return *reinterpret_cast<Item<T, Row>*>(shared + L::item); }
@@ -118,8 +105,8 @@ struct Tile {
         const auto& it = item();
         const int heads = call.batch.heads, last = it.real * heads - 1, first = it.segment.tile * L::rows;
         const T* q_rows = call.q + (long long)it.segment.request * call.batch.nodes * heads * kd_width;
-        copy_rows<L::rows, L::warps, L::q_bytes, L::q_pitch>(tile_warp(), base, q_full(), [&](int i) { return q_rows + (long long)min(first + i, last) * kd_width; });
-        if (tile_warp() == 0)
+        copy_rows<L::rows, L::warps, L::q_bytes, L::q_pitch>(warp, base, q_full(), [&](int i) { return q_rows + (long long)min(first + i, last) * kd_width; });
+        if (warp == 0)
             for (int i = lane; i < L::rows; i += 32)
                 mask_rows()[i] = call.mask + ((long long)it.segment.request * call.batch.nodes + min(first + i, last) / heads) * call.words;
         mbarrier_wait(q_full(), q_parity());
@@ -130,7 +117,7 @@ struct Tile {
                 if constexpr (Row::fp8) load_paired(q[m][k], m, 2 * (quarter * L::latent + 16 * k));
                 else ldmatrix_x4(q[m][k], base + fragment_row(m) * L::q_pitch + 2 * (quarter * L::latent + 16 * k) + (lane >> 4) * 16);
 #pragma unroll 1
-        for (int i = 32 * tile_warp() + lane; i < L::rows * (KD_ROPE / 8); i += L::threads) {
+        for (int i = 32 * warp + lane; i < L::rows * (KD_ROPE / 8); i += L::threads) {
             const int row = i / (KD_ROPE / 8), c = i % (KD_ROPE / 8);
             const int4 eight = *reinterpret_cast<const int4*>(shared + row * L::q_pitch + 2 * KD_LATENT + 16 * c);
             unsigned char* to = shared + L::rope_q + row * L::rope_pitch;
@@ -138,7 +125,7 @@ struct Tile {
             else *reinterpret_cast<int4*>(to + 16 * c) = eight;
         }
         fence_async_proxy();
-        tile_barrier();              // Q is out of the ring
+        __syncthreads();             // Q is out of the ring
     }
 
     // ---- scores ----

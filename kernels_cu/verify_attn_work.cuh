@@ -37,15 +37,8 @@ struct Batch {
     int size, nodes, heads;
     int tile_rows, tiles; // tiles: most tiles of one request
     int chunk_units, most_chunks, least_units;
-    int threads;          // of one tile if a block may hold several, each a block of its own here; else 0
     int kv_heads = 1;     // each has tiles of its own, tile = KV head * head_tiles + ...; `heads` are those of one KV head
 
-    __device__ __forceinline__ int copies() const { return threads ? (int)blockDim.x / threads : 1; }
-    __device__ __forceinline__ int block() const
-    {
-        return threads ? (int)blockIdx.x * copies() + (int)threadIdx.x / threads : (int)blockIdx.x;
-    }
-    __device__ __forceinline__ int blocks() const { return (int)gridDim.x * copies(); }
 
     __device__ __forceinline__ int real_nodes(int b) const
     {
@@ -145,10 +138,10 @@ template <bool comb>
 __device__ inline bool only_segment(const Batch& batch, int4* table, Segment& segment)
 {
     if (batch.size != 1 || batch.chunk_units != 0) return false;
-    const unsigned units = batch.units(0), tiles = batch.real_tiles(0), block = batch.block();
+    const unsigned units = batch.units(0), tiles = batch.real_tiles(0), block = blockIdx.x;
     const unsigned long long total = (unsigned long long)units * tiles;
     if (total - 1u >= 1u << 31) return false;
-    const unsigned blocks = min((unsigned)batch.blocks(), max((unsigned)total / batch.least_units, tiles)), each = blocks / tiles;
+    const unsigned blocks = min(gridDim.x, max((unsigned)total / batch.least_units, tiles)), each = blocks / tiles;
     if (each == 0 || 8 * each * tiles < 7 * blocks) return false;
     const unsigned share = units / each, rest = units - share * each, tile = block / each, k = block - tile * each;
     if (each > 1 && share < KD_SNAP) return false;
@@ -172,7 +165,7 @@ __device__ inline void first_work(const Batch& batch, int4* table, Segment& segm
     if (quick && only_segment<comb>(batch, table, segment)) return;
     Segment s = {};
     if (batch.chunk_units != 0) {
-        s.at = batch.block(), s.stop = (long long)batch.size * batch.tiles * batch.most_chunks;
+        s.at = (int)blockIdx.x, s.stop = (long long)batch.size * batch.tiles * batch.most_chunks;
     } else {
         long long exact = 0;
         int tiles = 0, all_tiles = 0;
@@ -183,15 +176,15 @@ __device__ inline void first_work(const Batch& batch, int4* table, Segment& segm
         s.tile_part = warp_sum(s.tile_part), exact = warp_sum(exact), tiles = warp_max(tiles), all_tiles = warp_sum(all_tiles);
         s.by_tile = tiles * s.tile_part <= exact + exact / 16;
         const long long total = s.by_tile ? tiles * s.tile_part : exact;
-        int blocks = (int)min((long long)batch.blocks(), max(quotient(total, batch.least_units), max((long long)all_tiles, 1ll)));
+        int blocks = (int)min((long long)gridDim.x, max(quotient(total, batch.least_units), max((long long)all_tiles, 1ll)));
         s.part = total, s.pieces = blocks;
         if (s.by_tile && tiles > 0 && blocks >= tiles) {
             const int each = blocks / tiles;
             if (8 * each * tiles >= 7 * blocks) s.part = s.tile_part, s.pieces = each, blocks = each * tiles;
         }
-        if (batch.block() < blocks && total > 0) {
+        if ((int)blockIdx.x < blocks && total > 0) {
 #pragma unroll 1
-            for (int i = 0; i < 2; ++i) s.at = s.stop, s.stop = piece_begin(batch, s, batch.block() + i);
+            for (int i = 0; i < 2; ++i) s.at = s.stop, s.stop = piece_begin(batch, s, (int)blockIdx.x + i);
         }
     }
     __syncwarp();
@@ -209,10 +202,10 @@ __device__ inline void next_balanced(const Batch& batch, int4* table, Segment& s
         const long long begin = at;
         at += take;
         if (place.tile >= batch.real_tiles(place.request)) continue;
-        int slot = 2 * batch.block() + (place.unit == 0);
+        int slot = 2 * (int)blockIdx.x + (place.unit == 0);
         if (place.unit == 0) {
             int pieces = 1;   // the last piece is the first whose end reaches the tile's
-            if (take < place.units) pieces = piece_from(s, batch.block(), begin + place.units - KD_SNAP + 1) - batch.block();
+            if (take < place.units) pieces = piece_from(s, (int)blockIdx.x, begin + place.units - KD_SNAP + 1) - (int)blockIdx.x;
             if (lane_id() == 0) table[(long long)place.request * batch.tiles + place.tile] = make_int4(slot, pieces, 2, 0);
             if (pieces == 1) slot = -1;
         }
@@ -230,7 +223,7 @@ __device__ inline void next_chunk(const Batch& batch, int4* table, Segment& segm
 {
     const long long begin = segment.at, stop = segment.stop;
     __syncwarp();         // all lanes have read it before lane 0 writes
-    for (long long at = begin; at < stop; at += batch.blocks()) {   // tiles fastest: neighbours share KV rows
+    for (long long at = begin; at < stop; at += (int)gridDim.x) {   // tiles fastest: neighbours share KV rows
         const long long column = quotient(at, batch.tiles);
         const int tile = (int)(at - column * batch.tiles);
         const int request = (int)quotient(column, batch.most_chunks);
@@ -246,7 +239,7 @@ __device__ inline void next_chunk(const Batch& batch, int4* table, Segment& segm
             segment.request = request, segment.tile = tile;
             segment.begin = chunk * size, segment.end = min(units, (chunk + 1) * size), segment.step = 1;
             segment.slot = pieces == 1 ? -1 : first + chunk;
-            segment.at = at + batch.blocks(), segment.active = 1;
+            segment.at = at + (int)gridDim.x, segment.active = 1;
         }
         return;
     }

