@@ -185,15 +185,15 @@ def lossless() -> str:
             groups.setdefault((row["model"], row["dtype"], place, row["sequences"]), []).append(row)
     body = []
     for (model, dtype, place, prompts), found in groups.items():
-        trees = [row for row in found if row["mode"] == "ddtree"]
-        ways = ("chain of 15, " if len(trees) < len(found) else "") + "B = " + _each(trees, "budget")
+        by_mode = {mode: [row for row in found if row["mode"] == mode] for mode in ("chain", "ddtree")}
+        ways = "; ".join(f"{mode} {_each(some, 'budget')}" for mode, some in by_mode.items() if some)
         length = max(int(row["tokens"]) // int(row["sequences"]) for row in found)
         flips, bad = [int(row["flips"]) for row in found], sum(int(row["unexplained"]) for row in found)
         said = f"{min(flips)} to {max(flips)} ({bad})" if any(flips) else 0
         gap = f"{max(float(row['difference']) for row in found):.1e}".replace("e-0", "e-").replace("e+00", "")
         layouts = (_each(found, "batch"), _each(found, "page_size"), len(found))
         body.append((names[model], dtype, place, f"{prompts} x {length}", ways, *layouts, said, gap))
-    head = "| model | type | where | prompts x tokens | ways | batch | pages | cells | flips | difference |"
+    head = "| model | type | where | prompts x tokens | B | batch | pages | cells | flips | difference |"
     return table(head, body)
 
 
@@ -206,9 +206,8 @@ def _engine(model: str, dtype: str) -> str:
         times = (f"{float(row[f'{part}_ms']):.2f}" for part in parts)
         speed = f"{float(row['tokens_per_second']):,.0f}"
         body.append((row["batch"], way, speed, f"{float(row['tau']):.2f}", *times))
-    head = (
-        "| batch | mode, B | tokens/s | tau | round | draft | build | layers | head | accept, commit | host |"
-    )
+    columns = ("batch", "mode, B", "tokens/s", "tau", *parts[:-2], "accept, commit", "host")
+    head = f"| {' | '.join(columns)} |"
     return table(head, body)
 
 

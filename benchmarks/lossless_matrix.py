@@ -28,7 +28,8 @@ from kdtree_cupy.engine.load import smollm2
 from kdtree_cupy.engine.lossless import Recorded, check_mode, recorded
 from kdtree_cupy.timing import machine
 
-WAYS = (("chain", 15), ("ddtree", 0), ("ddtree", 1), ("ddtree", 15), ("ddtree", 64), ("ddtree", 256))
+WAYS = tuple([("chain", n) for n in (0, 1, 15)] + [("ddtree", n) for n in (0, 1, 15, 64, 256)])
+"""A chain of 64 or 256 would be one of 15, the drafter's positions."""
 QUESTIONS = (
     "What is a tree?", "Write a function that reverses a string.", "Name three rivers in Europe.",
     "Tell a short story about a fox.", "Why is the sky blue?", "Add 12 and 30, step by step.",
