@@ -15,7 +15,7 @@ from kdtree_cupy.refs.model import forward
 
 BACKENDS = ("host", "cuda")
 PROMPTS, LENGTH = 24, 128
-CASES = [("chain", 15), ("ddtree", 0), ("ddtree", 1), ("ddtree", 15), ("ddtree", 64)]
+CASES = [("chain", 1), ("chain", 15), ("ddtree", 0), ("ddtree", 1), ("ddtree", 15), ("ddtree", 64)]
 LAYOUTS = [(1, 16), (4, 1)]  # batch, page size
 PLAIN = {}
 
@@ -70,10 +70,17 @@ def assert_lossless(family, wanted, prompts, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("family", "mode"), [("mla", "ddtree"), ("gqa", "chain"), ("gqa", "ddtree")])
-def test_many_long_texts(family, mode):
+@pytest.mark.parametrize(
+    ("family", "mode", "budget", "batch", "page_size"),
+    [
+        ("mla", "ddtree", 15, 4, 16), ("gqa", "chain", 15, 4, 1), ("gqa", "ddtree", 0, 4, 16),
+        ("gqa", "ddtree", 1, 4, 1), ("gqa", "ddtree", 15, 1, 16), ("gqa", "ddtree", 64, 4, 16),
+    ],
+)  # fmt: skip
+def test_many_long_texts(family, mode, budget, batch, page_size):
     prompts, wanted = plain(family)
-    found = assert_lossless(family, wanted, prompts, batch=4, mode=mode, budget=15, max_new=LENGTH)
+    options = {"mode": mode, "budget": budget, "batch": batch, "page_size": page_size}
+    found = assert_lossless(family, wanted, prompts, max_new=LENGTH, **options)
     assert found.tokens == PROMPTS * LENGTH
 
 
