@@ -152,7 +152,8 @@ __device__ inline void kept_by_counts(CountMemory& memory, const unsigned* count
     }
     if (t == 0) memory.peak_bin = -1, memory.bin = -1, memory.unclear = counts[KD_COUNT_BINS] != 0;
     __syncthreads();
-    if (first >= 0) atomicMax(&memory.peak_bin, first);
+    first = __reduce_max_sync(KD_FULL_MASK, first);
+    if (first >= 0 && lane_id() == 0) atomicMax(&memory.peak_bin, first);
     __syncthreads();
     const int peak_bin = memory.peak_bin;
     const float peak = ValueCount::value(max(peak_bin, 0));

@@ -23,14 +23,17 @@ __device__ T sum_before(T value, T* scratch, T& total)
     __syncthreads();
     if (lane_id() == 31) scratch[warp_id()] = upto;
     __syncthreads();
-    T before = lane_id() ? left : T(0), all = T(0);
-    for (int w = 0; w < int(blockDim.x) >> 5; ++w) {
-        if (w == warp_id()) before += all;
-        all += scratch[w];
+    const int warps = int(blockDim.x) >> 5;
+    T all = lane_id() < warps ? scratch[lane_id()] : T(0);  // each warp adds the warps' sums
+#pragma unroll
+    for (int offset = 1; offset < 32; offset <<= 1) {
+        const T lower = __shfl_up_sync(KD_FULL_MASK, all, offset);
+        if (lane_id() >= offset) all += lower;
     }
-    total = all;
+    const T before = __shfl_sync(KD_FULL_MASK, all, max(warp_id() - 1, 0));
+    total = __shfl_sync(KD_FULL_MASK, all, 31);
     __syncthreads();
-    return before;
+    return (warp_id() ? before : T(0)) + (lane_id() ? left : T(0));
 }
 
 // What top-p keeps of a row: logits above `edge`, and the first `ties` that equal it.
