@@ -111,6 +111,7 @@ def parsed():
         "--only", nargs="+", metavar="MODE:BUDGET", help="ways of decoding, for runs side by side"
     )
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--pages", type=int, nargs="+", default=[1, 16], help="page sizes")
     parser.add_argument("--part", metavar="I/N", help="compare this share of the prompts only")
     parser.add_argument("--join", type=Path, nargs="+", help="write the cells of these tables as one each")
     parser.add_argument("--commit", help="where git cannot say")
@@ -134,7 +135,7 @@ def main():
         prompts, plain = part_of(options.part, prompts, plain)
     drafter, rows = NGramDrafter(model.vocab_size), []
     stamp = machine("cuda" if options.device == "gpu" else "numpy")
-    layouts = ((4, 16),) if options.quick else [(b, page) for b in options.batch for page in (1, 16)]
+    layouts = ((4, 16),) if options.quick else [(b, page) for b in options.batch for page in options.pages]
     if options.commit:
         stamp |= {"commit": options.commit, "dirty": "0"}
     ways = [way for way in WAYS if "{}:{}".format(*way) in options.only] if options.only else WAYS

@@ -26,7 +26,7 @@ from .refs import row_product as reference
 Array = Any
 TILES = (1, 2, 4, 8, 16)
 """Rows that a block of each kernel makes."""
-_COLUMNS, _THREADS = 2, 128  # KD_PRODUCT_COLUMNS and threads of a block of row_product.cu
+_COLUMNS, _THREADS = 8, 128  # KD_PRODUCT_COLUMNS * KD_PRODUCT_WARPS and threads of row_product.cu
 
 
 def row_product(x: Array, weight: Array, *, library: Any = None, out: Array | None = None) -> Array:
@@ -75,7 +75,7 @@ def row_product(x: Array, weight: Array, *, library: Any = None, out: Array | No
     out = run.empty((rows, columns), "float32") if out is None else out
     if rows and columns:
         tile = next((one for one in TILES if rows <= one), TILES[-1])
-        grid = (-(-columns // _COLUMNS), -(-rows // tile))
+        grid = (-(-rows // tile), -(-columns // _COLUMNS))
         sizes = map(np.int32, (rows, columns, dims["k"]))
         run.launch("row_product.cu", f"row_product_{tile}", grid, _THREADS, [x, weight, out, *sizes])
     return out

@@ -1,19 +1,19 @@
 // row_product.cu: products of a few rows with a matrix of weights, y = x w^T, in float32.
 //
-// Algorithm  A block makes KD_PRODUCT_COLUMNS columns of up to ROWS rows.  Thread t reads four numbers of each at 4 t,
-//            4 (t + 128), 4 (t + 256), ... and adds up their products in that order; lanes are joined by a butterfly that
-//            halves the sums a lane holds at each step, then the four warps in ascending order.
+// Algorithm  A warp makes KD_PRODUCT_COLUMNS columns of up to ROWS rows: lane l reads four numbers of each at 4 l,
+//            4 (l + 32), 4 (l + 64), ... and adds up their products in that order; lanes are joined by a butterfly
+//            that halves the sums a lane holds at each step.
 // Inputs     x (rows, size) float32, w (columns, size) float32, both on 16-byte addresses; size a multiple of 4
 // Outputs    y (rows, columns) float32; every element is written
-// Launch     row_product_1: grid (ceil(columns / KD_PRODUCT_COLUMNS), 1), block 128, dynamic shared 0; 1 row
-// Launch     row_product_2: grid (the same, ceil(rows / 2)), block 128, dynamic shared 0
-// Launch     row_product_4: grid (the same, ceil(rows / 4)), block 128, dynamic shared 0
-// Launch     row_product_8: grid (the same, ceil(rows / 8)), block 128, dynamic shared 0
-// Launch     row_product_16: grid (the same, ceil(rows / 16)), block 128, dynamic shared 0
+// Launch     row_product_1: grid (1, ceil(columns / (4 * KD_PRODUCT_COLUMNS))), block 128, dynamic shared 0; 1 row
+// Launch     row_product_2: grid (ceil(rows / 2), the same), block 128, dynamic shared 0
+// Launch     row_product_4: grid (ceil(rows / 4), the same), block 128, dynamic shared 0
+// Launch     row_product_8: grid (ceil(rows / 8), the same), block 128, dynamic shared 0
+// Launch     row_product_16: grid (ceil(rows / 16), the same), block 128, dynamic shared 0
 // Aliasing   y overlaps nothing
 // Numerics   float32 with fused multiply-adds.  A sum has the same bits in all five kernels, whatever rows are beside
-//            its own: chains of 4 * ceil(size / 512) terms, 32 of them joined in a tree, four of those in a row
-// Bytes      4 * size * columns * ceil(rows / 16)
+//            its own: chains of ceil(size / 128) * 4 terms, 32 of them joined in a tree
+// Bytes      4 * size * columns
 #include "common.cuh"
 
 #define KD_PRODUCT_WARPS 4
@@ -50,9 +50,10 @@ __device__ __forceinline__ void add_products(float& sum, const float4& a, const 
 template <int ROWS>
 __device__ __forceinline__ void product_of_rows(const float* x, const float* w, float* y, int rows, int columns, int size)
 {
-    __shared__ float parts[KD_PRODUCT_WARPS][32];
-    const int lane = lane_id(), warp = warp_id(), quarter = size / 4;
-    const int first_row = int(blockIdx.y) * ROWS, first_column = int(blockIdx.x) * KD_PRODUCT_COLUMNS;
+    const int lane = lane_id(), first_row = int(blockIdx.x) * ROWS;
+    const int first_column = (int(blockIdx.y) * KD_PRODUCT_WARPS + warp_id()) * KD_PRODUCT_COLUMNS;
+    if (first_column >= columns) return;
+    const int quarter = size / 4;
     const float4* inputs = reinterpret_cast<const float4*>(x + (long long)first_row * size);
     const float4* weights = reinterpret_cast<const float4*>(w + (long long)first_column * size);
     int row_at[ROWS], column_at[KD_PRODUCT_COLUMNS];
@@ -61,9 +62,9 @@ __device__ __forceinline__ void product_of_rows(const float* x, const float* w, 
 #pragma unroll
     for (int c = 0; c < KD_PRODUCT_COLUMNS; ++c) column_at[c] = min(c, columns - 1 - first_column) * quarter;
     float sums[ROWS * KD_PRODUCT_COLUMNS] = {};
-    constexpr int AHEAD = ROWS >= 16 ? 1 : 2;  // steps whose numbers are on their way
+    constexpr int AHEAD = ROWS >= 16 ? 1 : ROWS >= 4 ? 2 : 4;  // steps whose numbers are on their way
 #pragma unroll AHEAD
-    for (int i = int(threadIdx.x); i < quarter; i += 32 * KD_PRODUCT_WARPS) {
+    for (int i = lane; i < quarter; i += 32) {
         float4 own[KD_PRODUCT_COLUMNS];
 #pragma unroll
         for (int c = 0; c < KD_PRODUCT_COLUMNS; ++c) own[c] = weights[column_at[c] + i];
@@ -76,15 +77,9 @@ __device__ __forceinline__ void product_of_rows(const float* x, const float* w, 
     }
     __syncwarp();
     join_lanes<ROWS * KD_PRODUCT_COLUMNS, 16>(sums, lane);
-    parts[warp][lane] = sums[0];
-    __syncthreads();
-    if (warp > 0) return;
-    float total = parts[0][lane];
-#pragma unroll
-    for (int other = 1; other < KD_PRODUCT_WARPS; ++other) total += parts[other][lane];
-    constexpr int EACH = 32 / (ROWS * KD_PRODUCT_COLUMNS);  // lanes that hold the same sum
-    const int row = first_row + lane / EACH / KD_PRODUCT_COLUMNS, column = first_column + lane / EACH % KD_PRODUCT_COLUMNS;
-    if (lane % EACH == 0 && row < rows && column < columns) y[(long long)row * columns + column] = total;
+    const int each = 32 / (ROWS * KD_PRODUCT_COLUMNS), place = lane / each;
+    const int row = first_row + place / KD_PRODUCT_COLUMNS, column = first_column + place % KD_PRODUCT_COLUMNS;
+    if (lane % each == 0 && row < rows && column < columns) y[(long long)row * columns + column] = sums[0];
 }
 
 extern "C" __global__ void __launch_bounds__(32 * KD_PRODUCT_WARPS, 3)
