@@ -109,19 +109,22 @@ def main():
     recipe = Recipe(steps=options.steps)
     done = train(model, texts, recipe, device="cuda" if options.device == "gpu" else "cpu")
     marks.append(time.perf_counter())
+    tokens = sum(text.size - first for text, first in texts)
+    losses = [round(float(np.mean(done.losses[i : i + 100])), 3) for i in range(0, len(done.losses), 100)]
+    found = {"machine": stamp, "prompts": len(texts), "response_tokens": tokens, "steps": options.steps}
+    found |= {
+        "texts_seconds": round(marks[1] - marks[0], 1),
+        "training_seconds": round(marks[2] - marks[1], 1),
+    }
+    found |= {"mean_losses_of_100_steps": losses, "rows": []}
+    print(json.dumps(found), flush=True)
     with TemporaryDirectory() as place:
         file = Path(place) / "head.safetensors"
         save_head(file, done)
         drafters = {"trained": load_block_head(file, model), "ngram": NGramDrafter(model.vocab_size)}
-        rows = [
-            row for path in options.held_out for row in held_out(model, drafters, path, options, Path(place))
-        ]
-    marks.append(time.perf_counter())
-    seconds = dict(zip(("texts", "training", "held_out"), np.diff(marks).round(1).tolist(), strict=True))
-    tokens = sum(text.size - first for text, first in texts)
-    losses = [round(float(np.mean(done.losses[i : i + 100])), 3) for i in range(0, len(done.losses), 100)]
-    found = {"machine": stamp, "prompts": len(texts), "response_tokens": tokens, "steps": options.steps}
-    found |= {"seconds": seconds, "mean_losses_of_100_steps": losses, "rows": rows}
+        for path in options.held_out:
+            found["rows"] += held_out(model, drafters, path, options, Path(place))
+    found["held_out_seconds"] = round(time.perf_counter() - marks[2], 1)
     text = json.dumps(found, indent=1)
     print(text)
     if options.out:
