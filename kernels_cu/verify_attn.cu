@@ -72,5 +72,7 @@ verify_attn_combine(const KD_PARTIAL* __restrict__ partial, const float* __restr
                     const int* __restrict__ counts, KD_OUT* __restrict__ out, float* __restrict__ lse, int nodes, int heads,
                     int tile_rows, int slice, int warps)
 {
-    join_pieces<KD_LATENT>(partial, partial_lse, table, counts, out, lse, nodes, heads, tile_rows, slice, warps);
+    const int tiles = ceil_div(nodes * heads, tile_rows);
+    join_pieces<KD_LATENT>(partial, partial_lse, table, counts, out, lse, nodes, heads, tile_rows, slice, warps,
+                           [=](int b, int row) { return TileRow{b * tiles + row / tile_rows, row % tile_rows}; });
 }

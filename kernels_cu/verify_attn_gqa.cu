@@ -20,15 +20,15 @@
 //            rows48: any grid, block 96, dynamic shared HeadLayout::bytes
 //            rows32: any grid, block 64, dynamic shared HeadLayout::bytes
 //            rows16: any grid, block 32, dynamic shared HeadLayout::bytes
-//            combine: grid (N * H / block_rows, b), block 256
+//            combine: grid (N * H * D / slice * warps / (block / 32), b), block 32 * max(warps, 8)
 // Numerics   as verify_attn.cu
 // Bytes      keys and values once per tile of rows (from L2 mostly), q once, out once
 #ifndef KD_UNIT
 #define KD_UNIT 32
 #endif
-#include "verify_attn_combine.cuh"
 #include "verify_attn_formula.cuh"
 #include "verify_attn_heads.cuh"
+#include "verify_attn_join.cuh"
 
 extern "C" __global__ void __launch_bounds__(128, 8)
 verify_attn_gqa_v1(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ k_cache, const KD_CACHE* __restrict__ v_cache,
@@ -87,16 +87,16 @@ KD_HEADS_KERNEL(verify_attn_gqa_rows16, 1, 1, 8)
 
 // ---- partial results ----
 
-extern "C" __global__ void __launch_bounds__(256, 4)
+extern "C" __global__ void __launch_bounds__(512, 2)
 verify_attn_gqa_combine(const KD_PARTIAL* __restrict__ partial, const float* __restrict__ partial_lse,
                         const int* __restrict__ table, const int* __restrict__ counts, KD_OUT* __restrict__ out,
-                        float* __restrict__ lse, int nodes, int group, int kv_heads, int tile_rows, int block_rows)
+                        float* __restrict__ lse, int nodes, int group, int kv_heads, int tile_rows, int slice, int warps)
 {
     const int heads = group * kv_heads, tiles = kv_heads * ceil_div(nodes * group, tile_rows);
-    combine_rows<KD_HEAD, KD_HEAD / 32>(
-        partial, partial_lse, table, counts, out, lse, nodes, heads, tile_rows, block_rows, [=](int b, int row, int real) {
-            const int head = row % heads, in_head = row / heads * group + head % group;
-            const int tile = head / group * ceil_div(real * group, tile_rows) + in_head / tile_rows;
-            return TileRow{(long long)b * tiles + tile, in_head % tile_rows};
-        });
+    const auto find = [=](int b, int row) {          // tiles of a KV head follow those of the one before: real ones only
+        const int real = counts ? min(max(counts[b], 0), nodes) : nodes;
+        const int node = row / heads, head = row - node * heads, kv_head = head / group, in_head = node * group + head - kv_head * group;
+        return TileRow{b * tiles + kv_head * ceil_div(real * group, tile_rows) + in_head / tile_rows, in_head % tile_rows};
+    };
+    join_pieces<KD_HEAD>(partial, partial_lse, table, counts, out, lse, nodes, heads, tile_rows, slice, warps, find);
 }

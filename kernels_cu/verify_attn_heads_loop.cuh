@@ -120,13 +120,15 @@
 
     __device__ __forceinline__ void run()
     {
+        wait_for_predecessor();
+        start_successor();
         if (warp == 0) {
             if (lane < KD_STAGES) mbarrier_init(full(lane), L::threads), mbarrier_init(empty(lane), WARPS * kd_warp_arrivals);
             first_work<false, false>(call.batch(), call.keys.table, item().segment);
         }
         for (;;) {
             __syncthreads();
-            if (warp == 0) next_head_item(call, item());
+            if (warp == 0) next_head_item<false>(call, item());
             __syncthreads();
             if (!item().segment.active) return;
 #pragma unroll

@@ -30,11 +30,16 @@ struct Eight<float> {
     __device__ __forceinline__ float operator[](int i) const { return numbers[i]; }
 };
 
+struct TileRow {
+    int tile, row;        // place of the tile in the table of pieces; row of it
+};
+
 // An item is `slice` columns of a row of `width`; `warps` warps of a block share it, and in a warp the lanes of equal
 // columns: each takes every so many pieces, eight columns of them.  Sums in a fixed order.
-template <int width, class Partial, class Out>
+// find(b, row) says in which tile a row (node * heads + head) lies; of a padding node: any tile of request b.
+template <int width, class Partial, class Out, class Find>
 __device__ __forceinline__ void join_pieces(const Partial* partial, const float* partial_lse, const int* table, const int* counts, Out* out,
-                                            float* lse, int nodes, int heads, int tile_rows, int slice, int warps)
+                                            float* lse, int nodes, int heads, int tile_rows, int slice, int warps, Find find)
 {
     constexpr int most_warps = 16, most_slice = 256, depth = 4;
     __shared__ float sums[most_warps][most_slice], totals[most_warps];
@@ -45,10 +50,11 @@ __device__ __forceinline__ void join_pieces(const Partial* partial, const float*
     wait_for_predecessor();
     start_successor();
     int4 note = {};
-    if (row < rows) note = reinterpret_cast<const int4*>(table)[b * ceil_div(rows, tile_rows) + row / tile_rows];
+    TileRow where = {};
+    if (row < rows) where = find(b, row), note = reinterpret_cast<const int4*>(table)[where.tile];
     const int first = note.x, pieces = real && note.y > 1 ? note.y : 0, distance = note.z;   // one: its block wrote the result
     const bool wanted = row < rows && (pieces || !real);
-    const int tile_row = row % tile_rows;
+    const int tile_row = where.row;
     const long long at = (long long)b * rows + row;
     const auto place = [&](int i) { return (long long)(i ? first + distance * i - (distance - 1) : first) * tile_rows + tile_row; };
     const Partial* const columns = partial + first_column + lane % per * 8;

@@ -19,14 +19,20 @@ from kdtree_cupy.library.host import problem
 from kdtree_cupy.verify_attn_launch import Card
 
 GPU = pytest.mark.gpu
-PATHS = {"host": {}, "host, deep": {"KD_STAGES": 3, "KD_EACH_LANE": 1}, "cuda": {}}
-BACKENDS = ("host", "cuda")
+PATHS = {
+    "host": {},
+    "host, deep": {"KD_STAGES": 3, "KD_EACH_LANE": 1},
+    "host, warp groups": {"KD_WARP_GROUPS": 1, "KD_EACH_LANE": 1},
+    "cuda": {},
+    "cuda, mma": {"KD_WARP_GROUPS": 0},
+}
+BACKENDS = ("host", "host, warp groups", "cuda", "cuda, mma")
 
 
 def backend_for(path: str, **options) -> Backend:
     """Return the backend of a path; options are those of the host's launches."""
-    if path == "cuda":
-        return mla.backend_for("cuda")
+    if path.startswith("cuda"):
+        return mla.backend_for(path)
     library = KernelLibrary(backend="host", defines=PATHS[path])
     if reason := problem():
         pytest.skip(f"host: {reason}")

@@ -1,0 +1,110 @@
+"""Kernels of verify_attn_gqa, and the blocks of each that a card has room for.
+
+``kernels_cu/verify_attn_gqa.cu`` and ``verify_attn_gqa_sm90.cu`` explain them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from .verify_attn_variants import Card
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+FILE, FILE_SM90 = "verify_attn_gqa.cu", "verify_attn_gqa_sm90.cu"
+UNIT, UNIT_SM90 = 32, 64
+LEAST_STAGES = 2
+"""Units in the ring: one is used, one is on the way.  All that the host has, where a build takes seconds."""
+RESERVED = 1024
+"""Bytes of shared memory that every block costs besides its own."""
+
+
+class Variant(NamedTuple):
+    """One kernel: ``warps`` warps of 16 * ``tiles`` query rows, most of its blocks on a multiprocessor."""
+
+    kernel: str
+    tiles: int
+    warps: int
+    most_blocks: int
+    file: str = FILE
+    unit: int = UNIT
+
+    @property
+    def rows(self) -> int:
+        """Query rows of a block."""
+        return 16 * self.tiles * self.warps
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: with warp groups, four warps more that copy."""
+        return 32 * self.warps + (128 if self.file == FILE_SM90 else 0)
+
+    def shared_bytes(self, size: int, stages: int, unit: int | None = None) -> int:
+        """Dynamic shared memory for heads of ``size``: ``bytes`` of HeadLayout or of HeadGroupLayout."""
+        ring = stages * (unit or self.unit) * 4 * size
+        if self.file == FILE_SM90:
+            return ring + stages * self.rows * 8 + 16 * (stages + 2) + 2 * 224
+        kept = 4 * 512 * self.tiles * self.warps if self.tiles == 2 and size > 64 else 0
+        return ring + kept + 16 * stages + 224
+
+
+ROWS128 = Variant("verify_attn_gqa_rows128", 2, 4, 2)
+ROWS64 = Variant("verify_attn_gqa_rows64", 1, 4, 3)
+ROWS48 = Variant("verify_attn_gqa_rows48", 1, 3, 4)
+ROWS32 = Variant("verify_attn_gqa_rows32", 1, 2, 6)
+ROWS16 = Variant("verify_attn_gqa_rows16", 1, 1, 8)
+WGMMA64 = Variant("verify_attn_gqa_wgmma64", 1, 4, 2, FILE_SM90, UNIT_SM90)
+WGMMA128 = Variant("verify_attn_gqa_wgmma128", 1, 8, 1, FILE_SM90, UNIT_SM90)
+PORTABLE = (ROWS128, ROWS64, ROWS48, ROWS32, ROWS16)
+GROUPS = (WGMMA128, WGMMA64)
+DYNAMIC_SHARED = {one.kernel: one.shared_bytes(128, LEAST_STAGES) for one in PORTABLE}
+DYNAMIC_SHARED |= {one.kernel: one.shared_bytes(128, LEAST_STAGES + 1) for one in GROUPS}
+"""Least dynamic shared memory of each kernel, in bytes, with heads of 128 numbers."""
+TILE_TIME = {ROWS128: 1.65, ROWS64: 1.0, ROWS48: 0.8}
+"""Time of a tile, relative to one of 64 rows: measured on an H200 for 128 rows, estimated for 48."""
+TILE_TIME_SM90 = {WGMMA128: 1.6, WGMMA64: 1.0}
+
+
+def variant_for(
+    rows: int, splits: int | str, warp_groups: bool = False, macros: Mapping[str, Any] = NOTHING
+) -> Variant:
+    """Return the kernel for ``rows`` (node, head) pairs of one KV head; one for all if N must not matter.
+
+    The macro KD_TILE_ROWS asks for the one of so many rows a block.
+    """
+    asked = int(macros.get("KD_TILE_ROWS", 0))
+    for one in GROUPS if warp_groups else PORTABLE:
+        if one.rows == asked:
+            return one
+    if splits == "fixed":
+        return WGMMA64 if warp_groups else ROWS64
+    if warp_groups:
+        return min(TILE_TIME_SM90, key=lambda one: math.ceil(rows / one.rows) * TILE_TIME_SM90[one])
+    if rows <= ROWS32.rows:
+        return ROWS32 if rows > ROWS16.rows else ROWS16
+    return min(TILE_TIME, key=lambda one: math.ceil(rows / one.rows) * TILE_TIME[one])
+
+
+def stages_and_blocks(
+    variant: Variant,
+    size: int,
+    on: Card,
+    stages: int | None = None,
+    unit: int | None = None,
+    least: int = LEAST_STAGES,
+) -> tuple[int, int]:
+    """Return units in the ring and blocks on a multiprocessor: many blocks, then a deep ring.
+
+    ``stages`` is a number of units asked for.
+    """
+    for blocks in range(variant.most_blocks, 0, -1):
+        room = (on.block_shared + RESERVED) // blocks - RESERVED
+        for units in range(8, least - 1, -1) if stages is None else (stages,):
+            if variant.shared_bytes(size, units, unit) <= room:
+                return units, blocks
+    needed = variant.shared_bytes(size, stages or least, unit)
+    raise ValueError(
+        f"{variant.kernel} needs {needed} bytes of shared memory, the card has {on.block_shared}"
+    )

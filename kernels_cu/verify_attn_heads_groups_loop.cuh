@@ -1,0 +1,133 @@
+// verify_attn_heads_groups_loop.cuh: second half of struct HeadGroups: the loop over units, results, the groups' parts.
+
+    __device__ __forceinline__ static void scale(float (&o)[columns][4], const float (&factor)[2])
+    {
+#pragma unroll
+        for (int c = 0; c < columns; ++c) {
+            o[c][0] *= factor[0], o[c][1] *= factor[0];
+            o[c][2] *= factor[1], o[c][3] *= factor[1];
+        }
+    }
+
+    // One step; `more`: scores of the next unit are computed meanwhile.
+    template <bool more>
+    __device__ __forceinline__ void step(float (&o)[columns][4], float (&s)[8][4], float (&next)[8][4], const unsigned (&q)[steps][4],
+                                         int u, float (&row_max)[2], float (&row_sum)[2])
+    {
+        const int at = stage;
+        advance();
+        if (more) {
+            wait_for_unit();
+            multiply_qk(next, q);
+        }
+        unsigned p[4][4];
+        float factor[2];
+        softmax(s, u, at, row_max, row_sum, p, factor);
+        if (__any_sync(KD_FULL_MASK, factor[0] != 1.0f || factor[1] != 1.0f)) scale(o, factor);
+        const Descriptor values = matrix_at(unit(at) + L::blocks * L::block_bytes, L::block_bytes);
+        wgmma_begin();
+#pragma unroll
+        for (int k = 0; k < 4; ++k) wgmma_values<T>(o, p[k], moved(values, k * 16 * 128), true);
+        wgmma_commit();
+        wgmma_wait<0>();
+        wgmma_results(o);
+        warp_arrive(empty(at));
+        if (more) {
+            wgmma_results(next);
+#pragma unroll
+            for (int i = 0; i < 32; ++i) s[i / 4][i % 4] = next[i / 4][i % 4];
+        }
+    }
+
+    // Divide by the sum of weights; write log-sums and results, to a partial result or to the result.
+    __device__ __forceinline__ void finish(float (&o)[columns][4], const float (&row_max)[2], float (&row_sum)[2]) const
+    {
+        const HeadItem<T>& it = item();
+        const int slot = it.segment.slot;
+        float factor[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            row_sum[half] += __shfl_xor_sync(KD_FULL_MASK, row_sum[half], 1);
+            row_sum[half] += __shfl_xor_sync(KD_FULL_MASK, row_sum[half], 2);
+            factor[half] = row_sum[half] == 0.0f ? 0.0f : 1.0f / row_sum[half];
+        }
+        scale(o, factor);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const float log_sum = log_of_sum(row_max[half], row_sum[half]);
+            const int row = 64 * group + 16 * warp + 8 * half + (lane >> 2);
+            const bool real = it.first_row + row < it.real * call.batch().heads;
+            const auto numbers = [&](int c, int j) { return o[c][2 * half + j]; };
+            if (slot >= 0) {
+                const long long at = (long long)slot * L::rows + row;
+                if ((lane & 3) == 0) call.keys.partial_lse[at] = log_sum;
+                store_row<columns>(call.keys.partial + at * KD_HEAD, real, numbers);
+            } else {
+                const long long at = number(own_row(row));
+                if (real && (lane & 3) == 0) call.keys.lse[at] = log_sum * 0.6931471805599453f;
+                store_row<columns>(call.keys.out + at * KD_HEAD, real, numbers);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void attend_segment()
+    {
+        float o[columns][4], s[8][4], next[8][4], row_max[2] = {kd_least, kd_least}, row_sum[2] = {0.0f, 0.0f};
+        unsigned q[steps][4];
+        load_q(q);
+#pragma unroll
+        for (int i = 0; i < 4 * columns; ++i) o[i / 4][i % 4] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 32; ++i) s[i / 4][i % 4] = next[i / 4][i % 4] = 0.0f;
+        const int last = item().segment.end - 1;
+        int u = item().segment.begin;
+        wait_for_unit();
+        multiply_qk(s, q);
+        wgmma_wait<0>();
+        wgmma_results(s);
+#pragma unroll 1
+        for (; u < last; ++u) step<true>(o, s, next, q, u, row_max, row_sum);
+        step<false>(o, s, next, q, last, row_max, row_sum);
+        finish(o, row_max, row_sum);
+    }
+
+    // A group whose rows all lie behind the last real one lets the units pass.
+    __device__ __forceinline__ void skip_segment()
+    {
+#pragma unroll 1
+        for (int u = item().segment.begin; u < item().segment.end; ++u) {
+            mbarrier_wait(full(stage), phase);
+            warp_arrive(empty(stage));
+            advance();
+        }
+    }
+
+    __device__ __forceinline__ void run()
+    {
+        if (threadIdx.x == 0) {
+            constexpr int readers = 4 * GROUPS * kd_warp_arrivals;
+            for (int i = 0; i < KD_STAGES; ++i) mbarrier_init(full(i), 128 + 4 * kd_warp_arrivals), mbarrier_init(empty(i), readers);
+            for (int i = 0; i < 2; ++i) mbarrier_init(item_full(i), 128), mbarrier_init(item_empty(i), readers);
+        }
+        __syncthreads();
+        wait_for_predecessor();
+        start_successor();
+        constexpr int most = GROUPS == 1 ? 256 : GROUPS == 2 ? 504 : 512;   // registers of a block's groups, one thread each
+        constexpr int own = GROUPS == 1 ? 184 : GROUPS == 2 ? 208 : 152, copying = GROUPS == 1 ? 72 : GROUPS == 2 ? 88 : 56;
+        static_assert(GROUPS * own + copying <= most, "who asks for more registers than there are waits for ever");
+        if (group == GROUPS) {
+            fewer_registers<copying>();
+            if (warp == 0) first_work(call.batch(), call.keys.table, item().segment);
+            for (; choose_item(); ++segments) copy_segment();
+        } else {
+            more_registers<own>();
+            for (;; ++segments) {
+                mbarrier_wait(item_full(segments), segments >> 1 & 1);
+                const HeadItem<T>& it = item();
+                if (!it.segment.active) return;
+                if (it.first_row + 64 * group < it.real * call.batch().heads) attend_segment();
+                else skip_segment();
+                warp_arrive(item_empty(segments));
+            }
+        }
+    }
