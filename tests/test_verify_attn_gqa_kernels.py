@@ -12,7 +12,8 @@ from test_verify_attn_gqa import BF16, GRID, SCALE, assert_right, attend, make
 from tolerances import ATTENTION_FLOAT32, BFLOAT16_LSE, GOLDEN_ATTENTION
 
 import kdtree_cupy as kd
-from kdtree_cupy import masks, verify_attn_gqa_launch
+from kdtree_cupy import masks
+from kdtree_cupy import verify_attn_gqa_variants as variants
 from kdtree_cupy.errors import BackendError
 from kdtree_cupy.library import KernelLibrary, nvrtc
 from kdtree_cupy.library.host import problem
@@ -63,7 +64,7 @@ KERNELS = [
 @pytest.mark.parametrize(("nodes", "group", "kernel"), KERNELS)
 @pytest.mark.parametrize("size", [64, 128])
 def test_every_kernel(backend, nodes, group, kernel, size):
-    assert verify_attn_gqa_launch.variant_for(nodes * group, "auto").kernel.endswith(kernel)
+    assert variants.variant_for(nodes * group, "auto").kernel.endswith(kernel)
     case = make(
         22, [70, 0, 33], nodes, group, 2, size, dtype=BF16, mask="any", counts=[nodes, nodes, nodes - 1]
     )
@@ -199,8 +200,7 @@ def test_float32_accuracy():
 @pytest.mark.parametrize("capability", [(8, 0), (8, 9), (9, 0), (12, 0)])
 def test_shared_memory_fits_the_cards(capability, size):
     block = {(8, 0): 166_912, (8, 9): 101_376, (9, 0): 232_448, (12, 0): 101_376}[capability]
-    launch = verify_attn_gqa_launch
-    for variant in (launch.ROWS128, launch.ROWS64, launch.ROWS48, launch.ROWS32, launch.ROWS16):
-        stages, blocks = launch.stages_and_blocks(variant, size, Card(capability, 100, block))
+    for variant in variants.PORTABLE + (variants.GROUPS if capability == (9, 0) else ()):
+        stages, blocks = variants.stages_and_blocks(variant, size, Card(capability, 100, block))
         assert stages >= 2 and blocks * (variant.shared_bytes(size, stages) + 1024) <= block + 1024
         assert blocks * variant.warps >= 2, "one warp of an idle multiprocessor"
