@@ -166,11 +166,11 @@ def format_of(rows: Array, name: str) -> Rows:
     )
 
 
-def check_scale(kv_scale: float) -> float:
+def check_scale(kv_scale: float, name: str = "kv_scale") -> float:
     """Return ``kv_scale`` if it is a positive finite number that float32 holds."""
     smallest, largest = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
     ok = lambda x: math.isfinite(x) and smallest <= x <= largest  # noqa: E731
-    return checks.number(kv_scale, "kv_scale", "a positive finite number", ok)
+    return checks.number(kv_scale, name, "a positive finite number", ok)
 
 
 def check_scale_of(form: Rows | None, kv_scale: float | None) -> float | None:

@@ -173,11 +173,11 @@ def check_arguments(
     return Arguments(q, cache, tree_kv, mask, lengths, scale, counts, page_table, kv_scale, rows)
 
 
-def check_scale(scale: float, kv_scale: float | None = None) -> float:
+def check_scale(scale: float, kv_scale: float | None = None, name: str = "kv_scale") -> float:
     """Return ``scale`` if it is finite and kernels, which multiply it in float32, can hold it."""
     scale = checks.number(scale, "scale", "a finite number", math.isfinite)
     if abs(scale) * (kv_scale or 1.0) > 2.0**127:  # kernels multiply by log2(e) as well, below 2
-        times = "" if kv_scale is None else f" times kv_scale ({kv_scale})"
+        times = "" if kv_scale is None else f" times {name} ({kv_scale})"
         raise ValueError(f"scale: got {scale}{times}, wanted a magnitude up to 2**127")
     return scale
 

@@ -14,14 +14,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, NamedTuple
 
-from . import checks, stage_run, verify_attn_gqa_launch
+from . import checks, kv_fp8, stage_run, verify_attn_gqa_launch
 from .kv_positions import check_pages, check_positions
 from .refs import verify_attn_gqa as reference
-from .verify_attn import Attention, check_scale, check_splits
+from .verify_attn import Attention, check_out_dtype, check_scale, check_splits
 from .verify_attn_gqa_check import self_check as self_check  # for kernels that were edited
+from .verify_attn_gqa_variants import SIZES
 
 Array = Any
-HEAD_SIZES = (64, 128)
+HEAD_SIZES = SIZES
 MOST_GROUP = 16
 DYNAMIC_SHARED = verify_attn_gqa_launch.DYNAMIC_SHARED
 
@@ -39,6 +40,14 @@ class Arguments(NamedTuple):
     scale: float
     counts: Array | None
     page_table: Array | None
+    k_scale: float | None
+    v_scale: float | None
+    """Scales of 8-bit floats, whose arrays are uint8 here; None: keys and values of q's number type."""
+
+    @property
+    def arrays(self) -> dict[str, Array | None]:
+        """What decides where a call runs, by name."""
+        return {n: x for n, x in self._asdict().items() if n not in ("scale", "k_scale", "v_scale")}
 
 
 def verify_attn_gqa(  # noqa: PLR0913 (verify_attn's, with keys and values apart)
@@ -53,6 +62,9 @@ def verify_attn_gqa(  # noqa: PLR0913 (verify_attn's, with keys and values apart
     scale: float,
     counts: Array | None = None,
     page_table: Array | None = None,
+    k_scale: float | None = None,
+    v_scale: float | None = None,
+    out_dtype: str | None = None,
     splits: int | str = "auto",
     library: Any = None,
     out: Attention | None = None,
@@ -67,7 +79,8 @@ def verify_attn_gqa(  # noqa: PLR0913 (verify_attn's, with keys and values apart
         ``h // group``.
     k_cache, v_cache : same dtype, [b, S, Hkv, D] or [pages, page_size, Hkv, D]
         Keys (after RoPE) and values of the prefix.  Paged when ``page_table`` is given.  ``v_cache`` None: a
-        row of ``k_cache`` holds both, [.., 2 * Hkv, D]: the keys of all KV heads, then the values.
+        row of ``k_cache`` holds both, [.., 2 * Hkv, D]: the keys of all KV heads, then the values.  Or 8-bit
+        floats (e4m3) in uint8 or float8_e4m3fn arrays, with ``k_scale`` and ``v_scale``.
     tree_k, tree_v : same dtype, [b, N, Hkv, D], or None
         Keys and values of the nodes; None: node i lies in the caches at position ``lengths[b] + i``.  With
         ``v_cache`` None also ``tree_v`` is, and ``tree_k`` is [b, N, 2 * Hkv, D].
@@ -81,6 +94,10 @@ def verify_attn_gqa(  # noqa: PLR0913 (verify_attn's, with keys and values apart
         Real nodes; default N.
     page_table : int32 [b, max_pages], optional
         Page of each ``page_size`` positions.  Entries that no position needs are not read.
+    k_scale, v_scale : float, optional
+        What all numbers of 8-bit keys and of 8-bit values are times; wanted with those and only with those.
+    out_dtype : str, optional
+        Number type of ``out``, as in :func:`~kdtree_cupy.verify_attn.verify_attn`.
     splits : "auto", "fixed" or int
         As in :func:`~kdtree_cupy.verify_attn.verify_attn`.
     library, out, check
@@ -89,7 +106,7 @@ def verify_attn_gqa(  # noqa: PLR0913 (verify_attn's, with keys and values apart
 
     Returns
     -------
-    out : dtype of q, [b, N, H, D]
+    out : out_dtype, [b, N, H, D]
         Softmax-weighted values; 0 in rows from ``counts[b]`` on and in rows that see nothing.
     lse : float32 [b, N, H]
         ``ln(sum(exp(scale * q.k)))``; -inf in those rows.
@@ -102,19 +119,23 @@ def verify_attn_gqa(  # noqa: PLR0913 (verify_attn's, with keys and values apart
     Notes
     -----
     KV rows of padding nodes are never read, so they may hold anything; values of nodes that a mask hides must
-    be finite, since tensor cores multiply them by 0.
+    be finite, since tensor cores multiply them by 0.  8-bit floats run on tensor cores with queries in
+    bfloat16; other queries take the exact kernel, which is slow.
 
     Source: Ainslie et al., GQA, arXiv 2305.13245.
     """
-    arguments = check_arguments(q, k_cache, v_cache, tree_k, tree_v, mask, lengths, scale, counts, page_table)
+    arguments = check_arguments(
+        q, k_cache, v_cache, tree_k, tree_v, mask, lengths, scale, counts, page_table, k_scale, v_scale
+    )
     check_splits(splits)
-    targets = None if out is None else check_out(out, q)
-    inputs = {name: value for name, value in arguments._asdict().items() if name != "scale"}
+    dtype = check_out_dtype(out_dtype, out, checks.dtype_name(q))
+    targets = None if out is None else check_out(out, q, dtype)
+    scales = {"scale": arguments.scale, "k_scale": arguments.k_scale, "v_scale": arguments.v_scale}
     results = stage_run.attend(
-        library, inputs, targets, q.shape, checks.dtype_name(q),
+        library, arguments.arrays, targets, q.shape, dtype,
         check=check, check_values=partial(check_values, arguments),
         launch=lambda run, *to: verify_attn_gqa_launch.launch(run, arguments, splits, *to),
-        reference=partial(reference.verify_attn_gqa, scale=arguments.scale),
+        reference=partial(reference.verify_attn_gqa, **scales),
     )  # fmt: skip
     return Attention(*results)
 
@@ -130,13 +151,20 @@ def check_arguments(
     scale: float,
     counts: Array | None,
     page_table: Array | None,
+    k_scale: float | None = None,
+    v_scale: float | None = None,
 ) -> Arguments:
     """Return the arguments of :func:`verify_attn_gqa`, or raise; values of arrays are not looked at."""
     dims = checks.Dims()
     q = checks.array(q, "q", checks.FLOATS, "b N H D", dims)
     if dims["D"] not in HEAD_SIZES:
         raise ValueError(f"q: got head size {dims['D']}, wanted {' or '.join(map(str, HEAD_SIZES))}")
-    dtype = checks.dtype_name(q)
+    narrow = checks.kind(k_cache) is not None and checks.dtype_name(k_cache) in kv_fp8.DTYPES
+    dtype = kv_fp8.DTYPES if narrow else checks.dtype_name(q)
+    k_scale, v_scale = (
+        check_kv_scale(scale_of, name, narrow)
+        for scale_of, name in ((k_scale, "k_scale"), (v_scale, "v_scale"))
+    )
     if page_table is not None:
         page_table = checks.array(page_table, "page_table", "int32", "b max_pages", dims)
     rows, fused = "Hkv" if v_cache is not None else "2*Hkv", v_cache is None
@@ -165,8 +193,23 @@ def check_arguments(
     lengths = checks.int_vector(lengths, "lengths", dims["b"], 0)
     if counts is not None:
         counts = checks.int_vector(counts, "counts", dims["b"], 0, dims["N"])
-    scale = check_scale(scale)
-    return Arguments(q, k_cache, v_cache, tree_k, tree_v, mask, lengths, scale, counts, page_table)
+    scale = check_scale(scale, k_scale, "k_scale")
+    if narrow:
+        k_cache, v_cache, tree_k, tree_v = (
+            None if x is None else kv_fp8.as_bytes(x) for x in (k_cache, v_cache, tree_k, tree_v)
+        )
+    return Arguments(
+        q, k_cache, v_cache, tree_k, tree_v, mask, lengths, scale, counts, page_table, k_scale, v_scale
+    )
+
+
+def check_kv_scale(value: float | None, name: str, narrow: bool) -> float | None:
+    """Return the scale of 8-bit floats, or None for other numbers; or raise."""
+    if not narrow and value is not None:
+        raise ValueError(f"{name}: got {value}, wanted None: these keys and values are no 8-bit floats")
+    if narrow and value is None:
+        raise ValueError(f"{name}: got None, wanted a number: 8-bit floats have a scale")
+    return None if value is None else kv_fp8.check_scale(value, name)
 
 
 def check_values(arguments: Arguments) -> None:
@@ -175,11 +218,11 @@ def check_values(arguments: Arguments) -> None:
     check_positions(a.lengths, a.counts, a.q.shape[1], a.tree_k is None, a.k_cache.shape, a.page_table)
 
 
-def check_out(out: Attention, q: Array) -> tuple[Array, ...]:
+def check_out(out: Attention, q: Array, dtype: str) -> tuple[Array, ...]:
     """Return the two arrays of ``out``, or raise."""
     result, lse = checks.output(out, Attention._fields)
     dims = checks.Dims(zip("bNHD", q.shape, strict=True))
     return (
-        checks.target(result, "out.out", checks.dtype_name(q), "b N H D", dims),
+        checks.target(result, "out.out", dtype, "b N H D", dims),
         checks.target(lse, "out.lse", "float32", "b N H", dims),
     )

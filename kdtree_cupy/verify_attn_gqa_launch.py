@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 Array = Any
 
 
+def defines_of(size: int, dtype: str, result: str, narrow: bool) -> dict[str, Any]:
+    """Return macros for heads of ``size``, the number types of q and of the result, and 8-bit rows."""
+    defines: dict[str, Any] = {"KD_HEAD": size}
+    if dtype != "bfloat16":
+        defines["KD_QUERY"] = CXX[dtype]
+    if result != dtype:
+        defines["KD_OUT"] = CXX[result]
+    return defines | ({"KD_CACHE": "unsigned char"} if narrow else {})
+
+
 def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) -> None:
     """Run the kernels into ``out`` and ``lse``; does not wait for the device."""
     a = arguments
@@ -33,22 +43,25 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     fused = a.v_cache is None
     shared = a.k_cache.shape[2] // 2 if fused else a.k_cache.shape[2]
     dtype, group, page_size = arrays.handle(a.q).dtype, heads // shared, a.k_cache.shape[1]
-    defines: dict[str, Any] = {"KD_HEAD": size} | ({} if dtype == "bfloat16" else {"KD_QUERY": CXX[dtype]})
+    result, narrow = arrays.handle(out).dtype, a.k_scale is not None
+    defines = defines_of(size, dtype, result, narrow)
     pages = 1 if a.page_table is None else a.page_table.shape[1]
     width, value_at = a.k_cache.shape[2] * size, shared * size if fused else 0
     kv = (a.k_cache, a.k_cache, a.tree_k, a.tree_k) if fused else (a.k_cache, a.v_cache, a.tree_k, a.tree_v)
     inputs = (a.q, *kv, a.mask, a.lengths, a.counts, a.page_table, out, lse)
     strides = (np.int64(page_size * width), width, value_at)
     sizes = (nodes, group, shared, a.mask.shape[2], *strides, page_size, pages)
-    if dtype == "float32":
+    scale, value_scale = a.scale * (a.k_scale or 1.0), np.float32(a.v_scale or 1.0)
+    if dtype == "float32" or (narrow and dtype != "bfloat16"):
         run.launch(
-            FILE, "verify_attn_gqa_v1", (nodes * heads, batch), 128, (*inputs, *sizes, np.float32(a.scale)),
+            FILE, "verify_attn_gqa_v1", (nodes * heads, batch), 128,
+            (*inputs, *sizes, np.float32(scale), value_scale),
             defines=defines | {"KD_EXACT_ONLY": 1},
         )  # fmt: skip
         return
     check_alignment(a, out, ("q", "k_cache", "v_cache", "tree_k", "tree_v"))
     on, macros = card(run.device), run.library.defines
-    variant = variant_for(nodes * group, splits, uses_warp_groups(run.library, on), macros)
+    variant = variant_for(nodes * group, splits, uses_warp_groups(run.library, on), macros, narrow)
     least = LEAST_STAGES + int(macros.get("KD_AHEAD", 0))
     asked = macros.get("KD_STAGES", None if run.device is not None else least)
     unit = variant.unit if variant.file == FILE_SM90 else int(macros.get("KD_UNIT", variant.unit))
@@ -57,14 +70,14 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     most_rows = pages * page_size + nodes
     plan = cut(splits, batch, tiles, most_rows, blocks * on.multiprocessors, unit)
     stream = current_stream(run, a.q)
-    partial = take(run, stream, "partial", plan.slots * variant.rows * size, dtype)
+    partial = take(run, stream, "partial", plan.slots * variant.rows * size, result)
     partial_lse = take(run, stream, "partial_lse", plan.slots * variant.rows, "float32")
     table = take(run, stream, "table", batch * tiles * 4, "int32")
     least = int(macros.get("KD_LEAST_UNITS", LEAST_ROWS // unit))
     run.launch(
         variant.file, variant.kernel, plan.blocks, variant.threads,
         (*inputs, partial, partial_lse, table, batch, *sizes, plan.chunk_units, plan.most_chunks, least,
-         np.float32(a.scale * math.log2(math.e))),
+         np.float32(scale * math.log2(math.e)), value_scale),
         shared_bytes=variant.shared_bytes(size, stages, unit), defines=defines | {"KD_STAGES": stages},
         early=starts_early(run),
     )  # fmt: skip
@@ -77,5 +90,6 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     run.launch(
         FILE, "verify_attn_gqa_combine", (math.ceil(nodes * heads * (size // columns) * 32 * warps / threads), batch), threads,
         (partial, partial_lse, table, a.counts, out, lse, nodes, group, shared, variant.rows, columns, warps),
-        defines=defines | {"KD_EXACT_ONLY": 1}, early=starts_early(run),
+        defines={k: v for k, v in defines.items() if k != "KD_CACHE"} | {"KD_EXACT_ONLY": 1},
+        early=starts_early(run),
     )  # fmt: skip

@@ -15,6 +15,8 @@ from .verify_attn_variants import Card
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 FILE, FILE_SM90 = "verify_attn_gqa.cu", "verify_attn_gqa_sm90.cu"
 UNIT, UNIT_SM90 = 32, 64
+SIZES = (64, 128)
+"""Numbers of a head."""
 LEAST_STAGES = 2
 """Units in the ring: one is used, one is on the way.  All that the host has, where a build takes seconds."""
 RESERVED = 1024
@@ -68,16 +70,24 @@ TILE_TIME_SM90 = {WGMMA128: 1.6, WGMMA64: 1.0}
 
 
 def variant_for(
-    rows: int, splits: int | str, warp_groups: bool = False, macros: Mapping[str, Any] = NOTHING
+    rows: int,
+    splits: int | str,
+    warp_groups: bool = False,
+    macros: Mapping[str, Any] = NOTHING,
+    narrow: bool = False,
 ) -> Variant:
     """Return the kernel for ``rows`` (node, head) pairs of one KV head; one for all if N must not matter.
 
-    The macro KD_TILE_ROWS asks for the one of so many rows a block.
+    ``narrow``: keys and values are 8-bit floats.  The macro KD_TILE_ROWS asks for the one of so many rows a
+    block.
     """
-    asked = int(macros.get("KD_TILE_ROWS", 0))
-    for one in GROUPS if warp_groups else PORTABLE:
-        if one.rows == asked:
-            return one
+    kernels = GROUPS if warp_groups else PORTABLE
+    asked = [one for one in kernels if one.rows == int(macros.get("KD_TILE_ROWS", 0))]
+    chosen = asked[0] if asked else _fastest(rows, splits, warp_groups)
+    return chosen._replace(most_blocks=1) if narrow and chosen is WGMMA64 else chosen
+
+
+def _fastest(rows: int, splits: int | str, warp_groups: bool) -> Variant:
     if splits == "fixed":
         return WGMMA64 if warp_groups else ROWS64
     if warp_groups:

@@ -5,6 +5,8 @@
 //   verify_attn_gqa_rows64   tensor cores, 64 rows a block (verify_attn_heads.cuh); _rows128, _rows48, ... _rows16
 //   verify_attn_gqa_combine  joins the partial results of tiles that were cut (verify_attn_work.cuh)
 // Inputs     q        (b, N, H, D)  KD_QUERY, H = kv_heads * group, D = KD_HEAD
+//            k_cache, v_cache KD_CACHE: KD_QUERY, or unsigned char: e4m3 numbers, times value_scale the values; the
+//            scale of keys is in scale
 //            k_cache, v_cache (b, S, kv_heads, D) or (pages, page_size, kv_heads, D) with page_table
 //            tree_k, tree_v   (b, N, kv_heads, D) or null: node i is position lengths[b] + i of the caches
 //            mask, lengths, counts, page_table as in verify_attn.cu
@@ -30,12 +32,16 @@
 #include "verify_attn_heads.cuh"
 #include "verify_attn_join.cuh"
 
+// Elements of a row as numbers that can be read one by one.
+__device__ __forceinline__ PlainNumbers numbers_of(const unsigned char* row, float scale) { return {row, scale}; }
+template <class T> __device__ __forceinline__ const T* numbers_of(const T* row, float) { return row; }
+
 extern "C" __global__ void __launch_bounds__(128, 8)
 verify_attn_gqa_v1(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ k_cache, const KD_CACHE* __restrict__ v_cache,
                    const KD_CACHE* __restrict__ tree_k, const KD_CACHE* __restrict__ tree_v, const unsigned* __restrict__ mask,
                    const int* __restrict__ lengths, const int* __restrict__ counts, const int* __restrict__ page_table,
                    KD_OUT* __restrict__ out, float* __restrict__ lse, int nodes, int group, int kv_heads, int words,
-                   long long page_stride, int width, int value_at, int page_size, int most_pages, float scale)
+                   long long page_stride, int width, int value_at, int page_size, int most_pages, float scale, float value_scale)
 {
     const int heads = group * kv_heads, row = blockIdx.x, node = row / heads, b = blockIdx.y;
     const int real = counts ? min(max(counts[b], 0), nodes) : nodes, length = max(lengths[b], 0);
@@ -44,10 +50,10 @@ verify_attn_gqa_v1(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ 
     const KvRows<KD_CACHE> rows = kv_rows(k_cache, tree_k, page_table, page_stride, page_size, most_pages, b, length, nodes, real, width);
     const auto value_of = [=](int t) {
         const KD_CACHE* key = rows.row(t, width);
-        return (rows.tree && t >= length ? tree_v + (key - tree_k) : v_cache + (key - k_cache)) + value_at + first;
+        return numbers_of((rows.tree && t >= length ? tree_v + (key - tree_k) : v_cache + (key - k_cache)) + value_at + first, value_scale);
     };
     attend_row<KD_HEAD, KD_HEAD>(
-        q + at * KD_HEAD, node < real ? rows.total : 0, length, [=](int t) { return rows.row(t, width) + first; }, value_of,
+        q + at * KD_HEAD, node < real ? rows.total : 0, length, [=](int t) { return numbers_of(rows.row(t, width) + first, 1.0f); }, value_of,
         mask + ((long long)b * nodes + node) * words, words, scale, out + at * KD_HEAD, lse + at);
 }
 
@@ -62,17 +68,17 @@ verify_attn_gqa_v1(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ 
          KD_OUT* __restrict__ out, float* __restrict__ lse, KD_PARTIAL* __restrict__ partial,                           \
          float* __restrict__ partial_lse, int* __restrict__ table, int size, int nodes, int group, int kv_heads,        \
          int words, long long page_stride, int width, int value_at, int page_size, int most_pages, int chunk_units,     \
-         int most_chunks, int least_units, float scale_log2)                                                            \
+         int most_chunks, int least_units, float scale_log2, float value_scale)                                                            \
     {                                                                                                                   \
         DYN_SHARED(unsigned char, shared);                                                                              \
         constexpr int rows = HeadLayout<MT, WARPS>::rows;                                                               \
-        const HeadCall<KD_QUERY, KD_OUT> call = {                                                                       \
+        const HeadCall<KD_QUERY, KD_OUT, KD_CACHE> call = {                                                                       \
             {q, k_cache, tree_k, mask, page_table, out, lse, partial, partial_lse, reinterpret_cast<int4*>(table),      \
              {lengths, counts, size, nodes, group, rows, kv_heads * ceil_div(nodes * group, rows), chunk_units,         \
-              most_chunks, least_units, kv_heads},                                                                      \
-             words, page_size, most_pages, page_stride, scale_log2},                                                    \
+              most_chunks, least_units, kv_heads},                                                                   \
+             words, page_size, most_pages, page_stride, scale_log2, value_scale},                                                    \
             v_cache + value_at, tree_k ? tree_v + value_at : nullptr, width};                                                \
-        HeadTile<KD_QUERY, KD_OUT, MT, WARPS>(call, shared).run();                                                      \
+        HeadTile<KD_QUERY, KD_OUT, KD_CACHE, MT, WARPS>(call, shared).run();                                                      \
     }
 KD_HEADS_KERNEL(verify_attn_gqa_rows128, 2, 4, 2)
 KD_HEADS_KERNEL(verify_attn_gqa_rows64, 1, 4, 3)

@@ -1,7 +1,7 @@
 // verify_attn_gqa_sm90.cu: verify_attn_gqa (see verify_attn_gqa.cu) for sm_90a, by matrix instructions of warp groups.
 //
 // Algorithm  as verify_attn_gqa_rows64, in units of 64 KV rows; verify_attn_heads_groups.cuh explains
-//   verify_attn_gqa_wgmma64    64 rows a block, two blocks a multiprocessor
+//   verify_attn_gqa_wgmma64    64 rows a block, two blocks a multiprocessor (8-bit rows: one)
 //   verify_attn_gqa_wgmma128   128 rows
 // Inputs, Outputs   as verify_attn_gqa_rows64; partial results are joined by verify_attn_gqa_combine
 // Arch       sm_90a
@@ -23,23 +23,23 @@
          KD_OUT* __restrict__ out, float* __restrict__ lse, KD_PARTIAL* __restrict__ partial,                           \
          float* __restrict__ partial_lse, int* __restrict__ table, int size, int nodes, int group, int kv_heads,        \
          int words, long long page_stride, int width, int value_at, int page_size, int most_pages, int chunk_units,     \
-         int most_chunks, int least_units, float scale_log2)                                                            \
+         int most_chunks, int least_units, float scale_log2, float value_scale)                                                            \
     {                                                                                                                   \
         KD_SWIZZLED_SHARED(shared);                                                                                     \
         constexpr int rows = HeadGroupLayout<GROUPS>::rows;                                                             \
-        const HeadCall<KD_QUERY, KD_OUT> call = {                                                                       \
+        const HeadCall<KD_QUERY, KD_OUT, KD_CACHE> call = {                                                                       \
             {q, k_cache, tree_k, mask, page_table, out, lse, partial, partial_lse, reinterpret_cast<int4*>(table),      \
              {lengths, counts, size, nodes, group, rows, kv_heads * ceil_div(nodes * group, rows), chunk_units,         \
-              most_chunks, least_units, 0, kv_heads},                                                                   \
-             words, page_size, most_pages, page_stride, scale_log2},                                                    \
+              most_chunks, least_units, kv_heads},                                                                   \
+             words, page_size, most_pages, page_stride, scale_log2, value_scale},                                                    \
             v_cache + value_at, tree_k ? tree_v + value_at : nullptr, width};                                           \
-        HeadGroups<KD_QUERY, KD_OUT, GROUPS>(call, shared).run();                                                       \
+        HeadGroups<KD_QUERY, KD_OUT, KD_CACHE, GROUPS>(call, shared).run();                                                       \
     }
 #ifdef __CUDACC_RTC__
 #define KD_SWIZZLED_SHARED(name) extern __shared__ __align__(1024) unsigned char name[]
 #else
 #define KD_SWIZZLED_SHARED(name) DYN_SHARED(unsigned char, name)
 #endif
-KD_GROUPS_KERNEL(verify_attn_gqa_wgmma64, 1, 2)
+KD_GROUPS_KERNEL(verify_attn_gqa_wgmma64, 1, sizeof(KD_CACHE) == 1 ? 1 : 2)
 KD_GROUPS_KERNEL(verify_attn_gqa_wgmma128, 2, 1)
 #undef KD_GROUPS_KERNEL

@@ -36,15 +36,16 @@ struct HeadLayout {
     static_assert(sizeof(HeadItem<__half>) <= 224, "room for the item");
 };
 
-template <class T, class Out, int MT, int WARPS>
+template <class T, class Out, class E, int MT, int WARPS>
 struct HeadTile {
     using L = HeadLayout<MT, WARPS>;
     static constexpr int steps = KD_HEAD / 16, columns = KD_HEAD / 8, blocks = KD_UNIT / 8;
     static constexpr int shared_steps = L::q_steps;                                // of Q
     static constexpr int pieces = KD_HEAD / 8, together = 32 / pieces;             // of a key; rows a warp copies at once
+    static constexpr bool narrow = sizeof(E) == 1;                                 // 8-bit rows, widened on their way
     static constexpr int apart = together * WARPS, rounds = ceil_div(KD_UNIT, apart), sets = KD_UNIT / 32;
 
-    const HeadCall<T, Out>& call;
+    const HeadCall<T, Out, E>& call;
     unsigned char* const shared;
     const shared_address base;
     int lane;
@@ -55,13 +56,13 @@ struct HeadTile {
     float o[MT][columns][4];         // result, not yet divided by the sum of weights
     float row_max[MT][2], row_sum[MT][2];        // of rows lane / 4 and lane / 4 + 8
 
-    __device__ __forceinline__ HeadTile(const HeadCall<T, Out>& call, unsigned char* shared)
+    __device__ __forceinline__ HeadTile(const HeadCall<T, Out, E>& call, unsigned char* shared)
         : call(call), shared(shared), base(shared_pointer(shared)), lane(lane_id()),
           warp(__shfl_sync(KD_FULL_MASK, warp_id(), 0)), stage(0), phase(0)
     {
     }
 
-    __device__ __forceinline__ HeadItem<T>& item() const { return *reinterpret_cast<HeadItem<T>*>(shared + L::item); }
+    __device__ __forceinline__ HeadItem<E>& item() const { return *reinterpret_cast<HeadItem<E>*>(shared + L::item); }
     __device__ __forceinline__ shared_address full(int i) const { return base + L::barriers + 8 * i; }
     __device__ __forceinline__ shared_address empty(int i) const { return base + L::barriers + 8 * (KD_STAGES + i); }
 
@@ -70,7 +71,7 @@ struct HeadTile {
     // Number of row t in the caches, or ~number in the tree.  No cache has 2^31 rows: one has 128 bytes at least.
     __device__ __forceinline__ int row_number(int t) const
     {
-        const KvRows<T>& rows = item().keys;
+        const KvRows<E>& rows = item().keys;
         if (rows.tree && t >= rows.length) return ~(t - rows.length);
         if (!rows.pages) return t;
         const int page = t / rows.page_size;
@@ -84,17 +85,46 @@ struct HeadTile {
         for (int set = 0; set < sets; ++set) found[set] = row_number(min(u * KD_UNIT + 32 * set + lane, item().keys.total - 1));
     }
 
+    // The same for 8-bit rows, which come through registers: few loads at a time, for want of them.
+    __device__ __forceinline__ void widen_unit(int u, int to)
+    {
+        constexpr int parts = KD_HEAD / 16, at_once = 32 / parts, step = at_once * WARPS;
+        const HeadItem<E>& it = item();
+        const int part = lane % parts;
+#pragma unroll 1
+        for (int i = warp * at_once; i < KD_UNIT; i += step) {
+            const int row = i + lane / parts, number = __shfl_sync(KD_FULL_MASK, found[0], row);
+            const long long from = (long long)(number < 0 ? ~number : number) * call.width + 16 * part;
+            const uint4 both[2] = {*reinterpret_cast<const uint4*>((number < 0 ? it.keys.tree : it.keys.cache) + from),
+                                   *reinterpret_cast<const uint4*>((number < 0 ? it.tree_values : it.values) + from)};
+            unsigned char* place = shared + to * L::unit_bytes + row * L::pitch;
+#pragma unroll
+            for (int value = 0; value < 2; ++value, place += 2 * KD_HEAD) {
+                uint4 low, high;
+                widen_piece(both[value], low, high);
+                *reinterpret_cast<uint4*>(place + 16 * (2 * part ^ (row & 7))) = low;
+                *reinterpret_cast<uint4*>(place + 16 * ((2 * part + 1) ^ (row & 7))) = high;
+            }
+        }
+        mbarrier_arrive(full(to));
+    }
+
     // Copy unit u, whose rows have been found, and find those of the next.  The warps take turns, `together` rows each.
     __device__ __forceinline__ void copy_unit(int u, int to, int parity)
     {
         mbarrier_wait(empty(to), parity ^ 1);
-        const HeadItem<T>& it = item();
+        if constexpr (narrow) {
+            widen_unit(u, to);
+            if (u + 1 < item().segment.end) find_rows(u + 1);
+            return;
+        }
+        const HeadItem<E>& it = item();
         const int first = warp * together + lane / pieces;
         const shared_address place = base + to * L::unit_bytes + first * L::pitch;
-        const auto bytes = [&](const T* rows) { return reinterpret_cast<const char*>(rows + 8 * (lane % pieces)); };
+        const auto bytes = [&](const E* rows) { return reinterpret_cast<const char*>(rows) + 16 * (lane % pieces); };
         const auto copy = [&](bool some_in_tree) {
             const char *keys = bytes(it.keys.cache), *values = bytes(it.values);
-            const unsigned row_bytes = call.width * (unsigned)sizeof(T);
+            const unsigned row_bytes = call.width * (unsigned)sizeof(E);
 #pragma unroll (WARPS >= 3 ? 2 : WARPS == 2 ? 1 : rounds)   // addresses of all rounds can be too many registers
             for (int i = 0; i < rounds * apart; i += apart) {
                 if (i + apart > KD_UNIT && i + warp * together >= KD_UNIT) break;
@@ -115,7 +145,7 @@ struct HeadTile {
     // Row `half` of this lane in fragment m, among those of the KV head; rows behind the last real one stand for it.
     __device__ __forceinline__ int own_row(int m, int half) const
     {
-        const HeadItem<T>& it = item();
+        const HeadItem<E>& it = item();
         return min(it.first_row + warp * L::warp_rows + 16 * m + 8 * half + (lane >> 2), it.real * call.batch().heads - 1);
     }
 
@@ -188,7 +218,7 @@ struct HeadTile {
     // Scores of what a row does not see become -inf.
     __device__ __forceinline__ void hide(int u, float (&s)[MT][blocks][4]) const
     {
-        const HeadItem<T>& it = item();
+        const HeadItem<E>& it = item();
         const Batch& batch = call.batch();
 #pragma unroll
         for (int m = 0; m < MT; ++m)

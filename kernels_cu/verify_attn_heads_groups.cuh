@@ -27,25 +27,26 @@ struct HeadGroupLayout {
     static_assert(item % 16 == 0 && sizeof(HeadItem<__half>) <= item_bytes, "room for the item");
 };
 
-template <class T, class Out, int GROUPS>
+template <class T, class Out, class E, int GROUPS>
 struct HeadGroups {
     using L = HeadGroupLayout<GROUPS>;
     static constexpr int steps = KD_HEAD / 16, columns = KD_HEAD / 8, rounds = KD_UNIT / 16;
+    static constexpr bool narrow = sizeof(E) == 1;         // 8-bit rows, widened on their way
 
-    const HeadCall<T, Out>& call;
+    const HeadCall<T, Out, E>& call;
     unsigned char* const shared;
     const shared_address base;
     const int thread, lane, warp, group;   // thread and warp of the group
     int stage, phase;                      // place in the ring of the unit at hand, and its parity
     int segments;                          // done so far
 
-    __device__ __forceinline__ HeadGroups(const HeadCall<T, Out>& call, unsigned char* shared)
+    __device__ __forceinline__ HeadGroups(const HeadCall<T, Out, E>& call, unsigned char* shared)
         : call(call), shared(shared), base(shared_pointer(shared)), thread((int)threadIdx.x & 127), lane(lane_id()),
           warp(__shfl_sync(KD_FULL_MASK, thread >> 5, 0)), group(__shfl_sync(KD_FULL_MASK, (int)threadIdx.x >> 7, 0)), stage(0),
           phase(0), segments(0) {}
 
-    __device__ __forceinline__ HeadItem<T>& item(int of) const { return *reinterpret_cast<HeadItem<T>*>(shared + L::item + (of & 1) * L::item_bytes); }
-    __device__ __forceinline__ HeadItem<T>& item() const { return item(segments); }
+    __device__ __forceinline__ HeadItem<E>& item(int of) const { return *reinterpret_cast<HeadItem<E>*>(shared + L::item + (of & 1) * L::item_bytes); }
+    __device__ __forceinline__ HeadItem<E>& item() const { return item(segments); }
     __device__ __forceinline__ shared_address barrier(int i) const { return base + L::barriers + 8 * i; }
     __device__ __forceinline__ shared_address full(int i) const { return barrier(i); }
     __device__ __forceinline__ shared_address empty(int i) const { return barrier(KD_STAGES + i); }
@@ -69,14 +70,14 @@ struct HeadGroups {
     // Row `row` of the tile, among those of the KV head; rows behind the last real one stand for it.
     __device__ __forceinline__ int own_row(int row) const
     {
-        const HeadItem<T>& it = item();
+        const HeadItem<E>& it = item();
         return min(it.first_row + row, it.real * call.batch().heads - 1);
     }
 
     // Number of a row in the whole batch, in q, out and lse.
     __device__ __forceinline__ long long number(int row) const
     {
-        const HeadItem<T>& it = item();
+        const HeadItem<E>& it = item();
         const int group = call.batch().heads, node = row / group, heads = call.batch().kv_heads * group;
         return ((long long)it.segment.request * call.batch().nodes + node) * heads + it.kv_head * group + (row - node * group);
     }
@@ -100,7 +101,7 @@ struct HeadGroups {
     // Rows from `total` on are copies of the last real one: finite, and masked.
     __device__ __forceinline__ int row_number(int t) const
     {
-        const KvRows<T>& rows = item().keys;
+        const KvRows<E>& rows = item().keys;
         t = min(t, rows.total - 1);
         if (rows.tree && t >= rows.length) return ~(t - rows.length);
         if (!rows.pages) return t;
@@ -117,9 +118,9 @@ struct HeadGroups {
     // Eight threads copy a row, 16 bytes of each block of it.
     __device__ __forceinline__ void copy_unit(const int (&found)[rounds]) const
     {
-        const HeadItem<T>& it = item();
+        const HeadItem<E>& it = item();
         const int piece = thread & 7;
-        const unsigned row_bytes = call.width * (unsigned)sizeof(T);
+        const unsigned row_bytes = call.width * (unsigned)sizeof(E);
 #pragma unroll
         for (int i = 0; i < rounds; ++i) {
             const int row = 16 * i + (thread >> 3);
@@ -139,7 +140,7 @@ struct HeadGroups {
     // Bit j of a row of the tile: it sees KV row 64 * u + j.
     __device__ __forceinline__ void note_seen(int u) const
     {
-        const HeadItem<T>& it = item();
+        const HeadItem<E>& it = item();
         const int real_rows = it.real * call.batch().heads - it.first_row;
 #pragma unroll 1
         for (int row = thread; row < min(L::rows, real_rows); row += 128) {
@@ -150,9 +151,65 @@ struct HeadGroups {
         }
     }
 
+    // Piece `i` of 16 bytes of this thread's rows of 8-bit numbers, of the unit whose rows have been found.
+    __device__ __forceinline__ uint4 narrow_piece(const int (&found)[rounds], int i) const
+    {
+        const HeadItem<E>& it = item();
+        const int number = found[i / L::blocks], part = (thread & 7) + 8 * (i % L::blocks), in_row = part % (KD_HEAD / 16);
+        const E* keys = number < 0 ? it.keys.tree : it.keys.cache;
+        const E* values = number < 0 ? it.tree_values : it.values;
+        const long long from = (long long)(number < 0 ? ~number : number) * call.width + 16 * in_row;
+        return *reinterpret_cast<const uint4*>((part < KD_HEAD / 16 ? keys : values) + from);
+    }
+
+    __device__ __forceinline__ void store_wide(uint4 from, int i) const
+    {
+        const int row = 16 * (i / L::blocks) + (thread >> 3), part = (thread & 7) + 8 * (i % L::blocks);   // blocks of 64: 4 parts
+        unsigned char* to = shared + stage * L::unit_bytes + part / 4 * L::block_bytes + row * 128;
+        uint4 low, high;
+        widen_piece(from, low, high);
+        *reinterpret_cast<uint4*>(to + ((2 * (part % 4) ^ (row & 7)) << 4)) = low;
+        *reinterpret_cast<uint4*>(to + (((2 * (part % 4) + 1) ^ (row & 7)) << 4)) = high;
+    }
+
+    // 8-bit rows come through registers: a piece of a unit to come is under way as soon as one of this is stored.
+    __device__ __forceinline__ void widen_segment()
+    {
+        constexpr int loads = rounds * L::blocks, ahead = GROUPS == 1 ? 2 : 1;   // units under way: as many as there are registers for
+        const int end = item().segment.end;
+        int found[rounds];
+        uint4 loaded[ahead][loads];
+#pragma unroll
+        for (int j = 0; j < ahead; ++j) {
+            find_rows(min(item().segment.begin + j, end - 1), found);
+#pragma unroll
+            for (int i = 0; i < loads; ++i) loaded[j][i] = narrow_piece(found, i);
+        }
+#pragma unroll 1
+        for (int first = item().segment.begin; first < end; first += ahead)
+#pragma unroll
+            for (int j = 0; j < ahead; ++j) {
+                const int u = first + j;
+                if (u >= end) break;
+                find_rows(min(u + ahead, end - 1), found);
+                mbarrier_wait(empty(stage), phase ^ 1);
+#pragma unroll
+                for (int i = 0; i < loads; ++i) store_wide(loaded[j][i], i), loaded[j][i] = narrow_piece(found, i);
+                if ((u + 1) * KD_UNIT > item().keys.length) note_seen(u);
+                fence_async_proxy();
+                warp_arrive(full(stage));
+                mbarrier_arrive(full(stage));
+                advance();
+            }
+    }
+
     __device__ __forceinline__ void copy_segment()
     {
-        const HeadItem<T>& it = item();
+        if constexpr (narrow) {
+            widen_segment();
+            return;
+        }
+        const HeadItem<E>& it = item();
         const int end = it.segment.end;
         int u = it.segment.begin, found[rounds];
         find_rows(u, found);

@@ -42,14 +42,14 @@
     // Divide by the sum of weights; write log-sums and results, to a partial result or to the result.
     __device__ __forceinline__ void finish(float (&o)[columns][4], const float (&row_max)[2], float (&row_sum)[2]) const
     {
-        const HeadItem<T>& it = item();
+        const HeadItem<E>& it = item();
         const int slot = it.segment.slot;
         float factor[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             row_sum[half] += __shfl_xor_sync(KD_FULL_MASK, row_sum[half], 1);
             row_sum[half] += __shfl_xor_sync(KD_FULL_MASK, row_sum[half], 2);
-            factor[half] = row_sum[half] == 0.0f ? 0.0f : 1.0f / row_sum[half];
+            factor[half] = row_sum[half] == 0.0f ? 0.0f : call.keys.value_scale / row_sum[half];
         }
         scale(o, factor);
 #pragma unroll
@@ -112,8 +112,8 @@
         __syncthreads();
         wait_for_predecessor();
         start_successor();
-        constexpr int most = GROUPS == 1 ? 256 : GROUPS == 2 ? 504 : 512;   // registers of a block's groups, one thread each
-        constexpr int own = GROUPS == 1 ? 184 : GROUPS == 2 ? 208 : 152, copying = GROUPS == 1 ? 72 : GROUPS == 2 ? 88 : 56;
+        constexpr int most = GROUPS == 2 ? 504 : narrow ? 512 : 256;   // registers of a block's groups, one thread each
+        constexpr int copying = GROUPS == 2 ? 88 : narrow ? 136 : 72, own = GROUPS == 2 ? 208 : narrow ? 216 : 184;
         static_assert(GROUPS * own + copying <= most, "who asks for more registers than there are waits for ever");
         if (group == GROUPS) {
             fewer_registers<copying>();
@@ -123,7 +123,7 @@
             more_registers<own>();
             for (;; ++segments) {
                 mbarrier_wait(item_full(segments), segments >> 1 & 1);
-                const HeadItem<T>& it = item();
+                const HeadItem<E>& it = item();
                 if (!it.segment.active) return;
                 if (it.first_row + 64 * group < it.real * call.batch().heads) attend_segment();
                 else skip_segment();

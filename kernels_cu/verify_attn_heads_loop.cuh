@@ -84,7 +84,7 @@
     // Divide by the sum of weights; write log-sums and results, to a partial result or to the result.
     __device__ __forceinline__ void finish()
     {
-        const HeadItem<T>& it = item();
+        const HeadItem<E>& it = item();
         const int slot = it.segment.slot;
         float factor[MT][2];
 #pragma unroll
@@ -95,7 +95,7 @@
                 sum += __shfl_xor_sync(KD_FULL_MASK, sum, 1);
                 sum += __shfl_xor_sync(KD_FULL_MASK, sum, 2);
                 row_sum[m][half] = sum;
-                factor[m][half] = sum == 0.0f ? 0.0f : 1.0f / sum;
+                factor[m][half] = sum == 0.0f ? 0.0f : call.keys.value_scale / sum;
             }
         scale_result(factor);
 #pragma unroll

@@ -2,7 +2,7 @@
 
 ``H / Hkv`` query heads share the keys and values of one KV head.  Node i of request b sees every row of the
 prefix [0, lengths[b]) and those tree rows whose bit is set in its mask row; nothing is assumed of the bits.
-Inputs are taken as they are stored, all arithmetic is float64, and the result is not rounded.
+Inputs are taken as they are stored (keys and values also in 8-bit floats, e4m3), all arithmetic is float64, and the result is not rounded.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ def verify_attn_gqa(
     scale: float,
     counts: np.ndarray | None = None,
     page_table: np.ndarray | None = None,
+    k_scale: float | None = None,
+    v_scale: float | None = None,
 ) -> Attention:
     """Attend from every node and head of ``q`` [b, N, H, D].
 
@@ -33,7 +35,8 @@ def verify_attn_gqa(
     at position ``lengths[b] + i``.  ``v_cache`` None: rows of ``k_cache`` and ``tree_k`` hold the keys of all
     KV heads and then their values, [.., 2 * Hkv, D].  Head h reads KV head ``h // (H // Hkv)``.  Rows from
     ``counts[b]`` on give 0 and -inf, and neither their KV nor their mask bits are read; the same result is
-    given by a row that sees nothing.  Returns out float64 [b, N, H, D] and lse float64 [b, N, H].
+    given by a row that sees nothing.  Keys and values in bytes are e4m3 numbers, times ``k_scale`` and
+    ``v_scale``.  Returns out float64 [b, N, H, D] and lse float64 [b, N, H].
     """
     batch, slots, heads, size = q.shape
     if v_cache is None:
@@ -45,8 +48,8 @@ def verify_attn_gqa(
     visible = unpack_mask(mask, slots)
     for b in range(batch):
         count = slots if counts is None else int(counts[b])
-        keys = visible_rows(k_cache, tree_k, lengths, count, page_table, b)
-        values = visible_rows(v_cache, tree_v, lengths, count, page_table, b)
+        keys = visible_rows(k_cache, tree_k, lengths, count, page_table, b, k_scale)
+        values = visible_rows(v_cache, tree_v, lengths, count, page_table, b, v_scale)
         for node in range(count):
             sees = np.concatenate([np.ones(int(lengths[b]), bool), visible[b, node, :count]])
             for head in range(heads):
