@@ -2,7 +2,7 @@
 
 >>> from kdtree_cupy.bench import Grid, plan
 >>> len(plan(Grid(budgets=(16,), batches=(1,), prefixes=(64,), heads=(8,))))
-6
+7
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from .bench_attention import attention_case
+from .bench_attention import attention_case, gqa_case
 from .bench_cases import Case, Shape, commit_case, target_case, topk_case, tree_cases
 from .bench_data import Place
 from .bench_round import round_case
@@ -20,7 +20,7 @@ from .bench_table import COLUMNS, Rows, describe
 from .library import KernelError, KernelLibrary
 from .timing import Ceilings, ceilings, clocks, graph_times, machine, summary, wall_times
 
-STAGES = ("topk_logprob", "tree", "verify_attn", "target_token", "kv_commit", "round")
+STAGES = ("topk_logprob", "tree", "verify_attn", "verify_attn_gqa", "target_token", "kv_commit", "round")
 """What :func:`plan` knows; "tree" is tree_build and tree_accept."""
 
 
@@ -73,7 +73,9 @@ def plan(grid: Grid) -> list[tuple[str, Shape, Builder]]:
             made = build(place, shape, l2)
             return made if isinstance(made, list) else [made]
 
-        if stage in grid.stages and (shape.budget or stage == "verify_attn"):  # 0: a step without drafts
+        if stage in grid.stages and (
+            shape.budget or stage.startswith("verify_attn")
+        ):  # 0: a step without drafts
             out.append((stage, shape, make))
 
     for dtype, batch, budget in product(grid.dtypes, grid.batches, grid.budgets):
@@ -89,6 +91,7 @@ def plan(grid: Grid) -> list[tuple[str, Shape, Builder]]:
             wanted = replace(shape, heads=heads, prefix=prefix)
             if batch * heads * (budget + 1) * (prefix + budget + 1) <= MOST_PAIRS:
                 add("verify_attn", wanted, attention_case)
+                add("verify_attn_gqa", wanted, gqa_case)
     return out
 
 

@@ -25,6 +25,7 @@ from .tree import DraftTree
 from .tree_accept import tree_accept
 from .tree_build import tree_build
 from .verify_attn import verify_attn
+from .verify_attn_gqa import verify_attn_gqa
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,6 +40,10 @@ SCHEMAS = {
     "verify_attn": "(Tensor q, Tensor cache, Tensor? tree_kv, Tensor mask, Tensor lengths, float scale, "
     'Tensor? counts=None, Tensor? page_table=None, str splits="auto", float? kv_scale=None, '
     "str? out_dtype=None) -> (Tensor out, Tensor lse)",
+    "verify_attn_gqa": "(Tensor q, Tensor k_cache, Tensor? v_cache, Tensor? tree_k, Tensor? tree_v, "
+    "Tensor mask, Tensor lengths, float scale, Tensor? counts=None, Tensor? page_table=None, "
+    'str splits="auto", float? k_scale=None, float? v_scale=None, str? out_dtype=None) -> '
+    "(Tensor out, Tensor lse)",
     "target_token": "(Tensor logits, float temperature=0.0, float top_p=1.0, Tensor? uniforms=None, "
     "int? valid_vocab=None) -> (Tensor tokens, Tensor status)",
     "tree_accept": "(Tensor tokens, Tensor parents, Tensor counts, Tensor target_tokens, int max_depth) -> "
@@ -78,7 +83,8 @@ def _implementations(torch: Any) -> dict[str, Pair]:
     return {
         "topk_logprob": (_topk_logprob, _fake_topk_logprob(torch)),
         "tree_build": (_tree_build(torch), _fake_tree_build(torch)),
-        "verify_attn": (_verify_attn(torch), _fake_verify_attn(torch)),
+        "verify_attn": (_verify_attn(torch), _fake_verify_attn(torch, 512)),
+        "verify_attn_gqa": (_verify_attn_gqa(torch), _fake_verify_attn(torch)),
         "target_token": (_target_token, _fake_target_token(torch)),
         "tree_accept": (_tree_accept(torch), _fake_tree_accept(torch)),
         "kv_commit": (_kv_commit, _fake_kv_commit(torch)),
@@ -151,11 +157,32 @@ def _verify_attn(torch: Any) -> Callable[..., Any]:
     return run
 
 
-def _fake_verify_attn(torch: Any) -> Callable[..., Any]:
+def _verify_attn_gqa(torch: Any) -> Callable[..., Any]:
+    def run(  # noqa: PLR0913 (the stage's arguments)
+        q: Tensor, k_cache: Tensor, v_cache: Tensor | None, tree_k: Tensor | None, tree_v: Tensor | None,
+        mask: Tensor, lengths: Tensor, scale: float, counts: Tensor | None = None,
+        page_table: Tensor | None = None, splits: str = "auto", k_scale: float | None = None,
+        v_scale: float | None = None, out_dtype: str | None = None,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        wanted = int(splits) if splits.isdigit() else splits
+        return tuple(
+            verify_attn_gqa(
+                q, k_cache, v_cache, tree_k, tree_v, mask.view(torch.uint32), lengths, scale=scale,
+                counts=counts, page_table=page_table, splits=wanted, k_scale=k_scale, v_scale=v_scale,
+                out_dtype=out_dtype,
+            )
+        )  # fmt: skip
+
+    return run
+
+
+def _fake_verify_attn(torch: Any, width: int | None = None) -> Callable[..., Any]:
+    """Return the shapes of an attention's results; ``width`` None: results are as wide as queries."""
+
     def fake(q: Tensor, *_: Any, out_dtype: str | None = None, **__: Any) -> tuple[Tensor, ...]:
-        batch, nodes, heads, _width = q.shape
+        batch, nodes, heads, own = q.shape
         result = q.dtype if out_dtype is None else getattr(torch, out_dtype)
-        out = q.new_empty((batch, nodes, heads, 512), dtype=result)
+        out = q.new_empty((batch, nodes, heads, width or own), dtype=result)
         return out, q.new_empty((batch, nodes, heads), dtype=torch.float32)
 
     return fake

@@ -15,7 +15,7 @@ from .library import arrays
 from .stage_scratch import current_stream, take
 from .verify_attn_gqa_variants import DYNAMIC_SHARED as DYNAMIC_SHARED
 from .verify_attn_gqa_variants import FILE, FILE_SM90, LEAST_STAGES, stages_and_blocks, variant_for
-from .verify_attn_launch import CXX, LEAST_ROWS, card, check_alignment, cut, join_items, starts_early
+from .verify_attn_launch import CXX, LEAST_ROWS, Cut, card, check_alignment, cut, join_items, starts_early
 from .verify_attn_variants import uses_warp_groups
 
 if TYPE_CHECKING:
@@ -32,6 +32,24 @@ def defines_of(size: int, dtype: str, result: str, narrow: bool) -> dict[str, An
     if result != dtype:
         defines["KD_OUT"] = CXX[result]
     return defines | ({"KD_CACHE": "unsigned char"} if narrow else {})
+
+
+def join(
+    run: Run, plan: Cut, splits: int | str, sizes: tuple[int, ...], arrays_of: tuple[Any, ...], defines: Any
+) -> None:
+    """Launch the combining kernel; ``sizes``: batch, nodes, group, KV heads, query rows of a tile."""
+    batch, nodes, group, shared, tile = sizes
+    rows, size = nodes * group * shared, defines["KD_HEAD"]
+    tiles = batch * shared * math.ceil(nodes * group / tile)
+    columns, warps = join_items(batch * rows, plan.most_chunks or math.ceil(plan.blocks / tiles), splits)
+    columns = min(columns, size)
+    threads = 32 * max(warps, 8)
+    blocks = math.ceil(rows * (size // columns) * 32 * warps / threads)
+    run.launch(
+        FILE, "verify_attn_gqa_combine", (blocks, batch), threads, (*arrays_of, *sizes[1:], columns, warps),
+        defines={k: v for k, v in defines.items() if k != "KD_CACHE"} | {"KD_EXACT_ONLY": 1},
+        early=starts_early(run),
+    )  # fmt: skip
 
 
 def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) -> None:
@@ -83,13 +101,7 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     )  # fmt: skip
     if plan.most_chunks == 1 and a.counts is None:
         return
-    pieces = plan.most_chunks or math.ceil(plan.blocks / (batch * tiles))
-    columns, warps = join_items(batch * nodes * heads, pieces, splits)
-    columns = min(columns, size)
-    threads = 32 * max(warps, 8)
-    run.launch(
-        FILE, "verify_attn_gqa_combine", (math.ceil(nodes * heads * (size // columns) * 32 * warps / threads), batch), threads,
-        (partial, partial_lse, table, a.counts, out, lse, nodes, group, shared, variant.rows, columns, warps),
-        defines={k: v for k, v in defines.items() if k != "KD_CACHE"} | {"KD_EXACT_ONLY": 1},
-        early=starts_early(run),
+    join(
+        run, plan, splits, (batch, nodes, group, shared, variant.rows),
+        (partial, partial_lse, table, a.counts, out, lse), defines,
     )  # fmt: skip

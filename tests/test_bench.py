@@ -47,6 +47,7 @@ def test_every_stage_and_the_round_are_measured(record):
         "kv_commit",
         "round",
         "verify_attn",
+        "verify_attn_gqa",
     ]
     assert stages == wanted
     for row in record["rows"]:

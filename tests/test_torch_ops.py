@@ -44,10 +44,17 @@ def inputs(device):
         "topk_logprob": (logits, 8),
         "tree_build": (top.ids, top.logprobs, roots, budget, 9, lengths),
         "verify_attn": (q, cache, tree_kv, built.mask.view(torch.int32), lengths, 0.07, tree.counts),
+        "verify_attn_gqa": (*grouped(to, generator), built.mask.view(torch.int32), lengths, 0.1, tree.counts),
         "target_token": (to(torch.randn(2, 9, 50, generator=generator)),),
         "tree_accept": (tree.tokens, tree.parents, tree.counts, targets, 3),
         "kv_commit": (caches, accepted.path, accepted.path_length, lengths),
     }
+
+
+def grouped(to, generator):
+    """Return queries of 4 heads, and keys and values of 2 KV heads, of caches and of the tree."""
+    shapes = ((2, 9, 4, 64), *[(2, 16, 2, 64)] * 2, *[(2, 9, 2, 64)] * 2)
+    return [to(torch.randn(*shape, generator=generator)) for shape in shapes]
 
 
 def stage(name, arguments):
@@ -58,6 +65,9 @@ def stage(name, arguments):
     if name == "verify_attn":
         q, cache, tree_kv, mask, lengths, scale, counts = arguments
         return kd.verify_attn(q, cache, tree_kv, mask.view(torch.uint32), lengths, scale=scale, counts=counts)
+    if name == "verify_attn_gqa":
+        *rows, mask, lengths, scale, counts = arguments
+        return kd.verify_attn_gqa(*rows, mask.view(torch.uint32), lengths, scale=scale, counts=counts)
     if name == "tree_accept":
         tokens, parents, counts, targets, depth = arguments
         scores = torch.zeros(tokens.shape, dtype=torch.float64, device=tokens.device)

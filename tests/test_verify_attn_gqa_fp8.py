@@ -44,7 +44,10 @@ def test_powers_of_two_give_the_bits_of_the_same_numbers(backend, nodes, group, 
     codes, wide = narrow(case, 0.25, 0.5)
     wide = wide._replace(**{name: getattr(wide, name).astype(BF16) for name in ROWS})
     options = {"k_scale": 0.25, "v_scale": 0.5}
-    got, same = attend_codes(backend, codes, layout, splits=2, **options), attend(backend, wide, layout, splits=2)
+    got, same = (
+        attend_codes(backend, codes, layout, splits=2, **options),
+        attend(backend, wide, layout, splits=2),
+    )
     np.testing.assert_array_equal(got.out.view(np.int16), same.out.view(np.int16))
     np.testing.assert_array_equal(got.lse, same.lse)
 
@@ -131,7 +134,9 @@ def test_bad_arguments_are_named(change, error, message):
 
 def test_scales_are_for_8_bit_rows_only():
     wide = GOOD | {n: GOOD[n].astype(np.float32) for n in ROWS}
-    with pytest.raises(ValueError, match=r"k_scale: got 1.0, wanted None: these keys and values are no 8-bit"):
+    with pytest.raises(
+        ValueError, match=r"k_scale: got 1.0, wanted None: these keys and values are no 8-bit"
+    ):
         kd.verify_attn_gqa(**wide)
 
 
