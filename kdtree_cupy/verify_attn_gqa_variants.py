@@ -47,7 +47,8 @@ class Variant(NamedTuple):
         """Dynamic shared memory for heads of ``size``: ``bytes`` of HeadLayout or of HeadGroupLayout."""
         ring = stages * (unit or self.unit) * 4 * size
         if self.file == FILE_SM90:
-            return ring + stages * self.rows * 8 + 16 * (stages + 2) + 2 * 224
+            q = self.rows * 2 * size if self.rows > 128 else 0
+            return ring + q + stages * self.rows * 8 + 16 * (stages + 2) + 2 * 224
         kept = 4 * 512 * self.tiles * self.warps if self.tiles == 2 and size > 64 else 0
         return ring + kept + 16 * stages + 224
 
@@ -59,8 +60,9 @@ ROWS32 = Variant("verify_attn_gqa_rows32", 1, 2, 6)
 ROWS16 = Variant("verify_attn_gqa_rows16", 1, 1, 8)
 WGMMA64 = Variant("verify_attn_gqa_wgmma64", 1, 4, 2, FILE_SM90, UNIT_SM90)
 WGMMA128 = Variant("verify_attn_gqa_wgmma128", 1, 8, 1, FILE_SM90, UNIT_SM90)
+WGMMA192 = Variant("verify_attn_gqa_wgmma192", 1, 12, 1, FILE_SM90, UNIT_SM90)
 PORTABLE = (ROWS128, ROWS64, ROWS48, ROWS32, ROWS16)
-GROUPS = (WGMMA128, WGMMA64)
+GROUPS = (WGMMA192, WGMMA128, WGMMA64)
 DYNAMIC_SHARED = {one.kernel: one.shared_bytes(128, LEAST_STAGES) for one in PORTABLE}
 DYNAMIC_SHARED |= {one.kernel: one.shared_bytes(128, LEAST_STAGES + 1) for one in GROUPS}
 """Least dynamic shared memory of each kernel, in bytes, with heads of 128 numbers."""

@@ -2,11 +2,12 @@
 //
 // Algorithm  as verify_attn_gqa_rows64, in units of 64 KV rows; verify_attn_heads_groups.cuh explains
 //   verify_attn_gqa_wgmma64    64 rows a block, two blocks a multiprocessor (8-bit rows: one)
-//   verify_attn_gqa_wgmma128   128 rows
+//   verify_attn_gqa_wgmma128   128 rows;  _wgmma192   192 rows
 // Inputs, Outputs   as verify_attn_gqa_rows64; partial results are joined by verify_attn_gqa_combine
 // Arch       sm_90a
 // Launch     wgmma64: any grid, block 256, dynamic shared HeadGroupLayout::bytes
 //            wgmma128: any grid (one block per multiprocessor is best), block 384, dynamic shared HeadGroupLayout::bytes
+//            wgmma192: the same, block 512
 // Numerics   as verify_attn_gqa_rows64
 // Bytes      as verify_attn_gqa_rows64
 #define KD_UNIT 64
@@ -42,4 +43,5 @@
 #endif
 KD_GROUPS_KERNEL(verify_attn_gqa_wgmma64, 1, sizeof(KD_CACHE) == 1 ? 1 : 2)
 KD_GROUPS_KERNEL(verify_attn_gqa_wgmma128, 2, 1)
+KD_GROUPS_KERNEL(verify_attn_gqa_wgmma192, 3, 1)
 #undef KD_GROUPS_KERNEL

@@ -9,9 +9,9 @@
         }
     }
 
-    // One step; `more`: scores of the next unit are computed meanwhile.
+    // Softmax of a unit whose scores are there, and its weights V; `more`: scores of the next unit are computed meanwhile.
     template <bool more>
-    __device__ __forceinline__ void step(float (&o)[columns][4], float (&s)[8][4], float (&next)[8][4], const unsigned (&q)[steps][4],
+    __device__ __forceinline__ void step(float (&o)[columns][4], float (&s)[8][4], float (&next)[8][4], const unsigned (&q)[q_registers][4],
                                          int u, float (&row_max)[2], float (&row_sum)[2])
     {
         const int at = stage;
@@ -32,11 +32,15 @@
         wgmma_wait<0>();
         wgmma_results(o);
         warp_arrive(empty(at));
-        if (more) {
-            wgmma_results(next);
-#pragma unroll
-            for (int i = 0; i < 32; ++i) s[i / 4][i % 4] = next[i / 4][i % 4];
-        }
+        if (more) wgmma_results(next);
+    }
+
+    __device__ __forceinline__ void scores(float (&s)[8][4], const unsigned (&q)[q_registers][4])
+    {
+        wait_for_unit();
+        multiply_qk(s, q);
+        wgmma_wait<0>();
+        wgmma_results(s);
     }
 
     // Divide by the sum of weights; write log-sums and results, to a partial result or to the result.
@@ -72,22 +76,42 @@
 
     __device__ __forceinline__ void attend_segment()
     {
-        float o[columns][4], s[8][4], next[8][4], row_max[2] = {kd_least, kd_least}, row_sum[2] = {0.0f, 0.0f};
-        unsigned q[steps][4];
+        float o[columns][4], s[8][4], row_max[2] = {kd_least, kd_least}, row_sum[2] = {0.0f, 0.0f};
+        unsigned q[q_registers][4];
         load_q(q);
 #pragma unroll
         for (int i = 0; i < 4 * columns; ++i) o[i / 4][i % 4] = 0.0f;
 #pragma unroll
-        for (int i = 0; i < 32; ++i) s[i / 4][i % 4] = next[i / 4][i % 4] = 0.0f;
-        const int last = item().segment.end - 1;
+        for (int i = 0; i < 32; ++i) s[i / 4][i % 4] = 0.0f;
+        const int end = item().segment.end;
         int u = item().segment.begin;
-        wait_for_unit();
-        multiply_qk(s, q);
-        wgmma_wait<0>();
-        wgmma_results(s);
+        if constexpr (GROUPS > 2) {
 #pragma unroll 1
-        for (; u < last; ++u) step<true>(o, s, next, q, u, row_max, row_sum);
-        step<false>(o, s, next, q, last, row_max, row_sum);
+            for (; u < end; ++u) scores(s, q), step<false>(o, s, s, q, u, row_max, row_sum);
+        } else {
+            float next[8][4];
+#pragma unroll
+            for (int i = 0; i < 32; ++i) next[i / 4][i % 4] = 0.0f;
+            scores(s, q);
+            if constexpr (GROUPS == 1) {           // too few registers for two steps in one
+#pragma unroll 1
+                for (; u + 1 < end; ++u) {
+                    step<true>(o, s, next, q, u, row_max, row_sum);
+#pragma unroll
+                    for (int i = 0; i < 32; ++i) s[i / 4][i % 4] = next[i / 4][i % 4];
+                }
+                step<false>(o, s, next, q, u, row_max, row_sum);
+            } else {
+#pragma unroll 1
+                for (; u + 2 < end; u += 2) step<true>(o, s, next, q, u, row_max, row_sum), step<true>(o, next, s, q, u + 1, row_max, row_sum);
+                if (u + 2 == end) {
+                    step<true>(o, s, next, q, u, row_max, row_sum);
+                    step<false>(o, next, s, q, u + 1, row_max, row_sum);
+                } else {
+                    step<false>(o, s, next, q, u, row_max, row_sum);
+                }
+            }
+        }
         finish(o, row_max, row_sum);
     }
 
@@ -112,8 +136,9 @@
         __syncthreads();
         wait_for_predecessor();
         start_successor();
-        constexpr int most = GROUPS == 2 ? 504 : narrow ? 512 : 256;   // registers of a block's groups, one thread each
-        constexpr int copying = GROUPS == 2 ? 88 : narrow ? 136 : 72, own = GROUPS == 2 ? 208 : narrow ? 216 : 184;
+        constexpr int copying = GROUPS == 3 ? 88 : GROUPS == 2 ? 88 : narrow ? 136 : 72;
+        constexpr int own = GROUPS == 3 ? 136 : GROUPS == 2 ? 208 : narrow ? 216 : 184;
+        constexpr int most = GROUPS == 2 ? 504 : GROUPS == 1 && !narrow ? 256 : 512;   // of all groups of a block
         static_assert(GROUPS * own + copying <= most, "who asks for more registers than there are waits for ever");
         if (group == GROUPS) {
             fewer_registers<copying>();

@@ -12,7 +12,7 @@ from test_verify_attn_gqa import BF16, GRID, SCALE, assert_right, attend, make
 from tolerances import ATTENTION_FLOAT32, BFLOAT16_LSE, GOLDEN_ATTENTION
 
 import kdtree_cupy as kd
-from kdtree_cupy import masks
+from kdtree_cupy import masks, verify_attn_gqa_launch
 from kdtree_cupy import verify_attn_gqa_variants as variants
 from kdtree_cupy.errors import BackendError
 from kdtree_cupy.library import KernelLibrary, nvrtc
@@ -69,6 +69,20 @@ def test_every_kernel(backend, nodes, group, kernel, size):
         22, [70, 0, 33], nodes, group, 2, size, dtype=BF16, mask="any", counts=[nodes, nodes, nodes - 1]
     )
     assert_right(case, attend(backend, case, "3 in cache"))
+
+
+@pytest.mark.parametrize("path", ["host, warp groups", pytest.param("cuda", marks=GPU)])
+@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize("variant", variants.GROUPS, ids=lambda one: one.kernel)
+def test_every_kernel_of_warp_groups(monkeypatch, path, variant, size):
+    """Tiles that are full, nearly empty (one group has no row) and cut; 200 rows of a KV head."""
+    monkeypatch.setattr(verify_attn_gqa_launch, "variant_for", lambda *_: variant)
+    backend = backend_for(path)
+    case = make(23, [330, 0], 25, 8, 1, size, dtype=BF16, mask="any", counts=[25, 24])
+    assert_right(case, attend(backend, case))
+    negative = backend.run(kd.verify_attn_gqa, *case[:7], scale=-SCALE, counts=case.counts)
+    positive = backend.run(kd.verify_attn_gqa, -case.q, *case[1:7], scale=SCALE, counts=case.counts)
+    np.testing.assert_array_equal(negative.out.view(np.int16), positive.out.view(np.int16))
 
 
 @pytest.mark.parametrize("dtype", bodies.DTYPES, ids=lambda d: np.dtype(d).name)
