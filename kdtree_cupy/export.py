@@ -22,7 +22,8 @@ from .library.signature import Parameter, parameters
 from .library.sources import Unit
 from .topk_logprob import CXX
 from .verify_attn_gqa import HEAD_SIZES
-from .verify_attn_gqa_launch import FILE as FILE_GQA
+from .verify_attn_gqa_variants import FILE as FILE_GQA
+from .verify_attn_gqa_variants import FILE_SM90 as FILE_GQA_SM90
 from .verify_attn_variants import DYNAMIC_SHARED, FILE, FILE_FEW, FILE_SM90
 
 STAGES_IN_RING = 3
@@ -44,6 +45,11 @@ VARIANTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         f"d{size}.{name}": {"KD_HEAD": size, **macros}
         for size in HEAD_SIZES
         for name, macros in (("f32", _EXACT), ("f16", {"KD_QUERY": "__half"}), ("bf16", {}))
+    },
+    FILE_GQA_SM90: {
+        f"d{size}.{name}": {"KD_HEAD": size, **macros}
+        for size in HEAD_SIZES
+        for name, macros in (("f16", {"KD_QUERY": "__half"}), ("bf16", {}))
     },
 }
 """Files that are compiled once per number type: suffix of the cubin, and macros."""

@@ -6,8 +6,8 @@
 // Inputs, Outputs   as verify_attn_gqa_rows64; partial results are joined by verify_attn_gqa_combine
 // Arch       sm_90a
 // Launch     wgmma64: any grid, block 256, dynamic shared HeadGroupLayout::bytes
-//            wgmma128: any grid (one block per multiprocessor is best), block 384, dynamic shared HeadGroupLayout::bytes
-//            wgmma192: the same, block 512
+//            wgmma128: any grid, block 384, dynamic shared HeadGroupLayout::bytes
+//            wgmma192: any grid, block 512, dynamic shared HeadGroupLayout::bytes
 // Numerics   as verify_attn_gqa_rows64
 // Bytes      as verify_attn_gqa_rows64
 #define KD_UNIT 64
