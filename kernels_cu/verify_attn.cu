@@ -67,7 +67,7 @@ KD_TILE_KERNEL(verify_attn_rows64, 2, 2)
 
 // ---- partial results ----
 
-extern "C" __global__ void __launch_bounds__(512, 2)
+extern "C" __global__ void __launch_bounds__(512, sizeof(KD_PARTIAL) > 2 ? 1 : 2)   // float32: twice the words
 verify_attn_combine(const KD_PARTIAL* __restrict__ partial, const float* __restrict__ partial_lse, const int* __restrict__ table,
                     const int* __restrict__ counts, KD_OUT* __restrict__ out, float* __restrict__ lse, int nodes, int heads,
                     int tile_rows, int slice, int warps)

@@ -93,7 +93,7 @@ KD_HEADS_KERNEL(verify_attn_gqa_rows16, 1, 1, 8)
 
 // ---- partial results ----
 
-extern "C" __global__ void __launch_bounds__(512, 2)
+extern "C" __global__ void __launch_bounds__(512, sizeof(KD_PARTIAL) > 2 ? 1 : 2)   // float32: twice the words
 verify_attn_gqa_combine(const KD_PARTIAL* __restrict__ partial, const float* __restrict__ partial_lse,
                         const int* __restrict__ table, const int* __restrict__ counts, KD_OUT* __restrict__ out,
                         float* __restrict__ lse, int nodes, int group, int kv_heads, int tile_rows, int slice, int warps)
