@@ -56,7 +56,7 @@ class Variant(NamedTuple):
 ROWS128 = Variant("verify_attn_gqa_rows128", 2, 4, 2)
 ROWS64 = Variant("verify_attn_gqa_rows64", 1, 4, 3)
 ROWS48 = Variant("verify_attn_gqa_rows48", 1, 3, 4)
-ROWS32 = Variant("verify_attn_gqa_rows32", 1, 2, 6)
+ROWS32 = Variant("verify_attn_gqa_rows32", 1, 2, 5)
 ROWS16 = Variant("verify_attn_gqa_rows16", 1, 1, 8)
 WGMMA64 = Variant("verify_attn_gqa_wgmma64", 1, 4, 2, FILE_SM90, UNIT_SM90)
 WGMMA128 = Variant("verify_attn_gqa_wgmma128", 1, 8, 1, FILE_SM90, UNIT_SM90)
@@ -66,6 +66,8 @@ GROUPS = (WGMMA192, WGMMA128, WGMMA64)
 DYNAMIC_SHARED = {one.kernel: one.shared_bytes(128, LEAST_STAGES) for one in PORTABLE}
 DYNAMIC_SHARED |= {one.kernel: one.shared_bytes(128, LEAST_STAGES + 1) for one in GROUPS}
 """Least dynamic shared memory of each kernel, in bytes, with heads of 128 numbers."""
+NARROW_BLOCKS = {ROWS64: 2, ROWS48: 2, ROWS32: 4, WGMMA64: 1}
+"""Most blocks on a multiprocessor with 8-bit rows, which pass through registers, where it is fewer."""
 TILE_TIME = {ROWS128: 1.65, ROWS64: 1.0, ROWS48: 0.8}
 """Time of a tile, relative to one of 64 rows: measured on an H200 for 128 rows, estimated for 48."""
 TILE_TIME_SM90 = {WGMMA128: 1.6, WGMMA64: 1.0}
@@ -86,7 +88,8 @@ def variant_for(
     kernels = GROUPS if warp_groups else PORTABLE
     asked = [one for one in kernels if one.rows == int(macros.get("KD_TILE_ROWS", 0))]
     chosen = asked[0] if asked else _fastest(rows, splits, warp_groups)
-    return chosen._replace(most_blocks=1) if narrow and chosen is WGMMA64 else chosen
+    fewer = NARROW_BLOCKS.get(chosen) if narrow else None
+    return chosen._replace(most_blocks=fewer) if fewer else chosen
 
 
 def _fastest(rows: int, splits: int | str, warp_groups: bool) -> Variant:
