@@ -70,7 +70,8 @@ NARROW_BLOCKS = {ROWS64: 2, ROWS48: 2, ROWS32: 4, WGMMA64: 1}
 """Most blocks on a multiprocessor with 8-bit rows, which pass through registers, where it is fewer."""
 TILE_TIME = {ROWS128: 1.65, ROWS64: 1.0, ROWS48: 0.8}
 """Time of a tile, relative to one of 64 rows: measured on an H200 for 128 rows, estimated for 48."""
-TILE_TIME_SM90 = {WGMMA128: 1.6, WGMMA64: 1.0}
+TILE_TIME_SM90 = {WGMMA192: 2.45, WGMMA128: 1.75, WGMMA64: 1.0}
+"""The same for warp groups, measured on an H200 (8 requests, prefix of 8,192)."""
 
 
 def variant_for(
