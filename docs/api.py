@@ -7,7 +7,7 @@ TOPICS: dict[str, tuple[str, str]] = {
     "Stages of a round": (
         "One function a stage, the whole round, and the numbers that bound them.",
         "topk_logprob tree_build verify_attn target_token tree_accept kv_commit "
-        "verify_attn_gqa verify_attn_variants verify_attn_fp8 kv_fp8 "
+        "verify_attn_gqa verify_attn_gqa_variants verify_attn_variants verify_attn_fp8 kv_fp8 "
         "round round_buffers round_graph limits errors",
     ),
     "Trees and masks": (
