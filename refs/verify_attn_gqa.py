@@ -2,7 +2,8 @@
 
 ``H / Hkv`` query heads share the keys and values of one KV head.  Node i of request b sees every row of the
 prefix [0, lengths[b]) and those tree rows whose bit is set in its mask row; nothing is assumed of the bits.
-Inputs are taken as they are stored (keys and values also in 8-bit floats, e4m3), all arithmetic is float64, and the result is not rounded.
+Inputs are taken as they are stored (keys and values also in 8-bit floats, e4m3), all arithmetic is float64,
+and the result is not rounded.
 """
 
 from __future__ import annotations
