@@ -65,7 +65,7 @@ class Few(NamedTuple):
     @property
     def sizes(self) -> tuple[str, tuple[int, ...]]:
         """The macro that sets the number of slots for units, and numbers to try."""
-        return "KD_SLOTS", (12, 8, 5)
+        return "KD_SLOTS", (12, 8, 5) if self.rows == 32 else (8, 5)
 
     def warps(self, slots: int) -> int:
         """Warps of a block: ``FewLayout::warps``."""

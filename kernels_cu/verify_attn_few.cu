@@ -3,7 +3,7 @@
 // Algorithm  tiles of 8, 16 or 32 rows; verify_attn_few.cuh explains.  KV rows pass once, at the speed of a copy
 // Inputs, Outputs   as verify_attn_rows64; partial results are joined by verify_attn_combine with tile_rows = 8, 16, 32
 // Launch     any grid (one block per multiprocessor is best), block 128, dynamic shared 93928
-//            (with KD_SLOTS 12: block 192 or, for 16 and 32 rows, 256, and FewLayout::bytes)
+//            (with KD_SLOTS 8: FewLayout::bytes; with 12: block 192 or, for 16 and 32 rows, 256)
 // Numerics   as verify_attn_rows64
 // Bytes      the KV rows once per tile of rows, q once a block, out once
 #include "verify_attn_few.cuh"

@@ -42,7 +42,7 @@ __device__ __forceinline__ void join_pieces(const Partial* partial, const float*
                                             float* lse, int nodes, int heads, int tile_rows, int slice, int warps, Find find)
 {
     constexpr int most_warps = 16, most_slice = 256, depth = 4;
-    __shared__ float sums[most_warps][most_slice], totals[most_warps];
+    __shared__ float sums[most_warps][most_slice], totals[most_warps], maxima[most_warps];
     const int lane = lane_id(), warp = warp_id(), per = slice / 8, b = blockIdx.y, rows = nodes * heads;
     const int number = ((int)(blockIdx.x * blockDim.x / 32) + warp) / warps, in_item = warp % warps, slices = width / slice;
     const int row = number / slices, first_column = (number - row * slices) * slice, parts = warps * (32 / per);
@@ -58,21 +58,27 @@ __device__ __forceinline__ void join_pieces(const Partial* partial, const float*
     const long long at = (long long)b * rows + row;
     const auto place = [&](int i) { return (long long)(i ? first + distance * i - (distance - 1) : first) * tile_rows + tile_row; };
     const Partial* const columns = partial + first_column + lane % per * 8;
-    float most = -KD_INFINITY, sum = 0.0f, o[8] = {};
-    for (int begin = in_item * (32 / per); begin < pieces; begin += depth * parts) {   // the same for the whole warp
-        Eight<Partial> x[depth] = {};
-        float log_sum[depth];
+    float most = -KD_INFINITY, sum = 0.0f, o[8] = {}, log_sum[depth];
+    Eight<Partial> x[depth] = {};
+    const auto load = [&](int begin) {
 #pragma unroll
         for (int k = 0; k < depth; ++k) {
             const int i = begin + lane / per + k * parts;
             log_sum[k] = -KD_INFINITY;
             if (i < pieces) log_sum[k] = partial_lse[place(i)], x[k].load(columns + place(i) * width);
         }
-        if (begin < parts) {                                       // the first time, while those numbers are on their way
-#pragma unroll 4
-            for (int i = lane; i < pieces; i += 32) most = fmaxf(most, partial_lse[place(i)]);
-            most = fmaxf(kd_least, warp_max(most));
-        }
+    };
+    int begin = in_item * (32 / per);
+    load(begin);
+    const int leader = warp - in_item;                             // while those numbers are on their way
+    for (int i = 32 * in_item + lane; i < pieces; i += 32 * warps) most = fmaxf(most, partial_lse[place(i)]);
+    most = fmaxf(kd_least, warp_max(most));
+    if (warps > 1) {
+        if (lane == 0) maxima[warp] = most;
+        __syncthreads();
+        for (int w = 0; w < warps; ++w) most = fmaxf(most, maxima[leader + w]);
+    }
+    for (;;) {
 #pragma unroll
         for (int k = 0; k < depth; ++k) {
             const float weight = fast_exp2(log_sum[k] - most);     // 0: the piece saw nothing, and its numbers are 0
@@ -80,6 +86,9 @@ __device__ __forceinline__ void join_pieces(const Partial* partial, const float*
 #pragma unroll
             for (int j = 0; j < 8; ++j) o[j] = fmaf(weight, x[k][j], o[j]);
         }
+        begin += depth * parts;
+        if (begin >= pieces) break;                                // the same for the whole warp
+        load(begin);
     }
     for (int apart = per; apart < 32; apart *= 2) {
         sum += __shfl_xor_sync(KD_FULL_MASK, sum, apart);
@@ -98,7 +107,6 @@ __device__ __forceinline__ void join_pieces(const Partial* partial, const float*
             if (lane == 0) totals[warp] = sum;
         }
         __syncthreads();
-        const int leader = warp - in_item;
         sum = 0.0f;
 #pragma unroll 4
         for (int w = 0; w < warps; ++w) sum += totals[leader + w];
