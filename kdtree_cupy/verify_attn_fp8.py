@@ -86,7 +86,8 @@ class Few(variants.Few):
     def shared_bytes(self, slots: int) -> int:
         """Dynamic shared memory of a block: ``FewLayout::bytes``."""
         unit = UNIT * self.form.bytes + (0 if self.form.scaled else 16 * UNIT // 2)
-        return slots * unit + 64 * self.warps(slots) + (2 * slots + 1) * 8 + 144
+        units = 128 * self.warps(slots) if self.form.scaled else 0
+        return slots * unit + 64 * self.warps(slots) + units + (2 * slots + 1) * 8 + 144
 
 
 FORMS = (SCALED, PLAIN)

@@ -41,7 +41,8 @@ struct FewLayout {
     static constexpr int run_pitch = run * row_bytes + (run == KD_UNIT ? 0 : 16), unit_bytes = KD_UNIT / run * run_pitch;
     static constexpr int result_pitch = KD_LATENT + 4;         // floats; a multiple of 4 that spreads over the banks
     static constexpr int numbers = KD_SLOTS * unit_bytes, q = numbers - ceil_div(rows * q_pitch, unit_bytes) * unit_bytes;
-    static constexpr int barriers = numbers + warps * 8 * 8;   // full, then empty: slots; then Q
+    static constexpr int units = numbers + warps * 8 * 8;      // of results of 8-bit rows with scales
+    static constexpr int barriers = units + (Row::scaled ? 128 * warps : 0);   // full, then empty: slots; then Q
     static constexpr int item = barriers + (2 * KD_SLOTS + 1) * 8, bytes = item + 144;
     static_assert(warps % GROUPS == 0 && KD_UNIT == 16 && (run == KD_UNIT || run_pitch / 16 % 2 == 1), "whole teams; no bank conflicts");
     static_assert(team_slots > 0 && warps * 8 * result_pitch * 4 <= numbers, "results of all warps fit the slots");
@@ -202,14 +203,18 @@ struct Few {
             for (int j = 0; j < 2; ++j) {
 #pragma unroll
                 for (int apart = 4; apart < 32; apart *= 2) most[j] = fmaxf(most[j], __shfl_xor_sync(KD_FULL_MASK, most[j], apart));
-                const float now = most[j] > row_max[j] + KD_LAZY ? most[j] : row_max[j];
-                factor[j] = fast_exp2(row_max[j] - now);
+                const float now = most[j] > row_max[j] + KD_LAZY ? (Row::scaled ? ceilf(most[j]) : most[j]) : row_max[j];
+                factor[j] = Row::scaled ? whole_power(row_max[j] - now) : fast_exp2(row_max[j] - now);
                 row_max[j] = now, row_sum[j] *= factor[j];
             }
+            if constexpr (Row::scaled) {
+                lower_units(factor);
+            } else {
 #pragma unroll
-            for (int c = 0; c < columns; ++c)
+                for (int c = 0; c < columns; ++c)
 #pragma unroll
-                for (int i = 0; i < 4; ++i) o[c][i] *= factor[i & 1];
+                    for (int i = 0; i < 4; ++i) o[c][i] *= factor[i & 1];
+            }
         }
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -218,7 +223,7 @@ struct Few {
                 x[i][j] = fast_exp2(x[i][j] - row_max[j]);
                 row_sum[j] += x[i][j];
             }
-            if constexpr (!Row::scaled) p[i] = transpose_8x8(pack_pair<T>(x[i][0], x[i][1]));
+            if constexpr (!Row::fp8) p[i] = transpose_8x8(pack_pair<T>(x[i][0], x[i][1]));
         }
     }
 
@@ -248,6 +253,7 @@ struct Few {
         row_max[0] = row_max[1] = kd_least, row_sum[0] = row_sum[1] = 0.0f;
 #pragma unroll
         for (int i = 0; i < 4 * columns; ++i) o[i >> 2][i & 3] = 0.0f;
+        if constexpr (Row::scaled) clear_units();
         const Segment& segment = item().segment;         // the loop has no register for its end
 #pragma unroll 1
         for (int u = segment.begin + team() * segment.step; u < segment.end; u += L::teams * segment.step, ++taken) {
@@ -260,7 +266,7 @@ struct Few {
             multiply_qk(slot, x);
             if ((u + 1) * KD_UNIT > item().kv.length) hide(u, x);
             softmax(x, p);
-            if constexpr (Row::fp8) multiply_pv_fp8(slot, x, p);
+            if constexpr (Row::fp8) multiply_pv_fp8(slot, x);
             else multiply_pv(slot, p);
             warp_arrive(empty(slot));
             if (taken % GROUPS == group() && ahead < segment.end) {   // the warps of a team take turns

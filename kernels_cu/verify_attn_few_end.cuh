@@ -18,6 +18,7 @@
                 for (int j = 0; j < 2; ++j) numbers(warp)[row + j] = make_float2(row_max[j], row_sum[j]);
             constexpr int lane_step = Row::fp8 ? 2 : 1, half_step = Row::fp8 ? 1 : 8;   // which 2 of 16 numbers a lane has
             const shared_address to = base + 4 * ((warp * 8 + row) * L::result_pitch + lane_step * g);
+            if constexpr (Row::fp8) undo_units();
 #pragma unroll
             for (int c = 0; c < columns; ++c)
 #pragma unroll

@@ -1,9 +1,9 @@
 // verify_attn_few_fp8.cuh: part of struct Few: products with KV rows of 8-bit floats, which stay 8-bit in shared memory.
 //
 // Scores are products in float16, whose 11 digits and range hold every e4m3 number: one instruction widens two.  Queries
-// are brought into that range by a power of two for each row, which is exact down to 2^-33 of the row's largest.  Results are
-// products in bfloat16, for weights times scales may have any size.  A word of ldmatrix is four numbers of a row (keys) or
-// two numbers of two rows (values); queries, and the places of results, are chosen to suit.
+// are brought into that range by a power of two for each row, which is exact down to 2^-33 of the row's largest; weights
+// likewise.  A word of ldmatrix is four numbers of a row (keys) or two numbers of two rows (values); queries, and the places
+// of results, are chosen to suit.
 //
 // Rows with scales: scores of each 128 numbers are multiplied by theirs in float, weights before they are rounded.
 
@@ -78,23 +78,108 @@
         }
     }
 
-    // As multiply_pv, from the weights `x` or, without scales, from `p`.  Lane (g, q) has numbers 2g, 2g+1 of 16.
-    __device__ __forceinline__ void multiply_pv_fp8(int slot, const float (&x)[2][2], unsigned (&p)[2])
+    // ---- results: weights in float16 too, as multiples of a unit ----
+
+    // Plain rows have one unit.  Rows with scales have one for each query row and 128 numbers: the power of two that keeps
+    // weights times scales below 2^15; the largest so far is 2^7 or more, so what falls below 2^-24 is no loss.
+    static_assert(!Row::fp8 || Row::scaled || KD_LAZY <= 8.0f, "weights are below 2^8, and times 2^7 fit float16");
+    static constexpr float least_unit = 1.0f / (1ull << 60) / (1ull << 47), plain_unit = 1.0f / 128.0f;
+
+    __device__ __forceinline__ shared_address units_at(int part) const { return base + L::units + 128 * warp + 32 * part + 8 * (lane & 3); }
+    static __device__ __forceinline__ float inverse(float power) { return __uint_as_float((254u << 23) - __float_as_uint(power)); }
+
+    // All lanes of a column write the same number.
+    __device__ __forceinline__ void set_units(int part, float x, float y) const
     {
-        const shared_address rows = unit(slot) + L::row_at(lane & 15) + (lane >> 4) * 16;
-        unsigned v[2][4], a[4];
-        ldmatrix_x4_trans(v[0], rows);
+        __syncwarp();
+        if (lane < 4) store_float2(units_at(part), x, y);
+        __syncwarp();
+    }
+
+    __device__ __forceinline__ void clear_units() const
+    {
+#pragma unroll
+        for (int part = 0; part < 4; ++part) set_units(part, least_unit, least_unit);
+    }
+
+    // 2^x of a whole number x up to 0; 0 below the range.
+    static __device__ __forceinline__ float whole_power(float x) { return __uint_as_float((unsigned)(127 + (int)fmaxf(x, -127.0f)) << 23); }
+
+    // Results of 128 numbers are multiples of `to`, not of `from`, from now on.
+    __device__ __forceinline__ void change_units(int part, float2 from, float2 to)
+    {
+        const float factor[2] = {from.x * inverse(to.x), from.y * inverse(to.y)};
+#pragma unroll
+        for (int c = 8 * part; c < 8 * part + 8; ++c)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) o[c][i] *= factor[i & 1];
+        set_units(part, to.x, to.y);
+    }
+
+    // Results are worth less, by powers of two: so are their units.
+    __device__ __forceinline__ void lower_units(const float (&factor)[2])
+    {
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+            const float2 now = load_float2(units_at(part)), worth = make_float2(now.x * factor[0], now.y * factor[1]);
+            change_units(part, worth, make_float2(fmaxf(worth.x, least_unit), fmaxf(worth.y, least_unit)));
+        }
+    }
+
+    __device__ __forceinline__ void undo_units()
+    {
 #pragma unroll
         for (int c = 0; c < columns; ++c) {
-            const unsigned(&now)[4] = v[c / 2 & 1];
-            if (c % 2 == 0 && c + 2 < columns) ldmatrix_x4_trans(v[(c / 2 + 1) & 1], rows + 16 * (c + 2));
-            if (Row::scaled && c % 8 == 0)
+            const float2 unit = Row::scaled ? load_float2(units_at(c / 8)) : make_float2(plain_unit, plain_unit);
 #pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    const float scale = row_scale(slot, i, c / 8);
-                    p[i] = transpose_8x8(pack_pair<T>(x[i][0] * scale, x[i][1] * scale));
-                }
-            widen_e4m3<false>(now[c % 2 * 2], a[0], a[1]), widen_e4m3<false>(now[c % 2 * 2 + 1], a[2], a[3]);
-            mma_m16n8k16<T>(o[c], a, p[0], p[1]);
+            for (int i = 0; i < 4; ++i) o[c][i] *= i & 1 ? unit.y : unit.x;
+        }
+    }
+
+    // The power of two that makes `most` 2^7 to 2^8.
+    static __device__ __forceinline__ float unit_for(float most)
+    {
+        const unsigned exponent = __float_as_uint(most) >> 23;
+        return fmaxf(__uint_as_float(min(max(exponent, 8u), 253u) - 7u << 23), least_unit);
+    }
+
+    // Weights of the unit of KV rows for 128 numbers, as a fragment of P^T.
+    __device__ __forceinline__ void scaled_weights(int slot, int part, const float (&x)[2][2], unsigned (&p)[2])
+    {
+        float w[2][2], most[2] = {};
+        float2 unit = load_float2(units_at(part));
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const float scale = row_scale(slot, i, part);
+#pragma unroll
+            for (int j = 0; j < 2; ++j) w[i][j] = x[i][j] * scale, most[j] = fmaxf(most[j], fabsf(w[i][j]));
+        }
+        if (__any_sync(KD_FULL_MASK, most[0] > unit.x * 32768.0f || most[1] > unit.y * 32768.0f)) {
+#pragma unroll
+            for (int apart = 4; apart < 32; apart *= 2)
+#pragma unroll
+                for (int j = 0; j < 2; ++j) most[j] = fmaxf(most[j], __shfl_xor_sync(KD_FULL_MASK, most[j], apart));
+            const float2 now = make_float2(most[0] > unit.x * 32768.0f ? unit_for(most[0]) : unit.x, most[1] > unit.y * 32768.0f ? unit_for(most[1]) : unit.y);
+            change_units(part, unit, now);
+            unit = now;
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i) p[i] = transpose_8x8(pack_pair<__half>(w[i][0] * inverse(unit.x), w[i][1] * inverse(unit.y)));
+    }
+
+    // As multiply_pv, from the weights `x`.  Lane (g, q) has numbers 2g, 2g+1 of 16.
+    __device__ __forceinline__ void multiply_pv_fp8(int slot, const float (&x)[2][2])
+    {
+        const shared_address rows = unit(slot) + L::row_at(lane & 15) + (lane >> 4) * 16;
+        unsigned v[4], a[4], p[2];
+        if constexpr (!Row::scaled)
+#pragma unroll
+            for (int i = 0; i < 2; ++i) p[i] = transpose_8x8(pack_pair<__half>(x[i][0] / plain_unit, x[i][1] / plain_unit));
+#pragma unroll
+        for (int c = 0; c < columns; ++c) {
+            if (Row::scaled && c % 8 == 0) scaled_weights(slot, c / 8, x, p);
+            if (c % 2 == 0) ldmatrix_x4_trans(v, rows + 16 * c);
+            widen_to_half(__byte_perm(v[c % 2 * 2], 0, 0x3120), a[0], a[1]), widen_to_half(__byte_perm(v[c % 2 * 2 + 1], 0, 0x3120), a[2], a[3]);
+            mma_m16n8k16<__half>(o[c], a, p[0], p[1]);
         }
     }

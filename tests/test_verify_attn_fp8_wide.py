@@ -25,6 +25,7 @@ import kdtree_cupy as kd
 from kdtree_cupy import masks, verify_attn_fp8
 from kdtree_cupy.kv_fp8 import LARGEST_SCALE, quantize_mla_rows
 from kdtree_cupy.library import KernelLibrary
+from kdtree_cupy.refs import verify_attn as reference
 from kdtree_cupy.refs.fp8_rows import numbers
 from kdtree_cupy.verify_attn import check_arguments
 
@@ -153,3 +154,21 @@ def test_the_largest_scale_gives_the_right_result(backend, heads):
     )
     got = attend(backend, case)
     np.testing.assert_allclose(got.out.astype(np.float64), 448 * LARGEST_SCALE, rtol=TWO_ROUNDINGS)
+
+
+@pytest.mark.parametrize("heads", [3, 30, 40])
+@pytest.mark.parametrize("direction", [1, -1])
+def test_weights_and_scales_that_grow_against_each_other(backend, heads, direction):
+    """Weights over 43 decades times scales over 43 decades: every row counts, wherever the largest come."""
+    case = fp8(make(13, [400], 1, heads, dtype=BF16), "scaled")
+    case.q[..., :512], case.q[..., 512:] = 0, 1
+    rope = np.zeros((400, 64), np.float32)
+    rope[:, 0] = np.linspace(0, 100, 400)[::direction] / SCALE
+    rope = rope.astype(BF16)
+    scores = SCALE * rope[:, 0].astype(np.float64)
+    scales = np.repeat(np.exp(55 - scores)[:, None], 4, 1).astype(np.float32)
+    case.cache[0, :400, 512:528], case.cache[0, :400, 528:] = scales.view(np.uint8), rope.view(np.uint8)
+    case.tree_kv[0, :, 512:528], case.mask[:] = 0, 0
+    got = attend(backend, case)
+    wanted = reference.verify_attn(*exact(case, None)[:5], scale=SCALE).out
+    assert np.linalg.norm(got.out.astype(np.float64) - wanted) <= BFLOAT16_FROBENIUS * np.linalg.norm(wanted)
