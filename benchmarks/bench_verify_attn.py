@@ -1,12 +1,14 @@
 """verify_attn on a GPU: checked against float64 on the very input, then timed by CUDA graph replay.
 
-Inputs are N(0, 1) in bfloat16 with random trees, KV rows also in 8-bit floats.  A graph holds several calls;
-"warm" calls read one cache over and over, "cold" ones walk through copies of it that together exceed the L2
-cache.  Floors: operations over the rate of a large matrix product, and bytes over the bandwidth of a large
+Inputs are N(0, 1) in bfloat16 with random trees, KV rows also in 8-bit floats.  Where those become bfloat16
+rows first, errors are against the rounded numbers, and in columns "unrounded" against the others.  A graph
+holds several calls; "warm" calls read one cache over and over, "cold" ones walk through copies of it that
+together exceed the L2 cache.  Floors: operations over the rate of a large matrix product, and bytes over the bandwidth of a large
 copy or read, both measured in the same run.
 
     python benchmarks/bench_verify_attn.py --out benchmarks/results/verify_attn_h200.csv
     python benchmarks/bench_verify_attn.py --shapes heat --every-row --no-peer --out OUT.csv
+    python benchmarks/bench_verify_attn.py --shapes rows --every-row --no-peer --out OUT.csv
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any
 import click
 import torch
 from torch_graph import time_graph
-from verify_attn_inputs import KV_SCALE, ROW_BYTES, SCALE, Inputs, errors, make, sdpa, with_rows
+from verify_attn_inputs import KV_SCALE, ROW_BYTES, SCALE, Inputs, errors, make, rounds_rows, sdpa, with_rows
 
 import kdtree_cupy as kd
 from kdtree_cupy.library import KernelLibrary
@@ -40,6 +42,8 @@ MORE = (
     (64, 128, 1, 4096), (1, 8, 1025, 4096),
 )  # fmt: skip
 HEAT = tuple((1, 8, n, p) for n in (1, 9, 17, 33, 65, 129) for p in (0, 512, 2048, 8192, 32768, 131072))
+ROWS = ((1, 8, 1, 2048), (1, 8, 4, 131072), (1, 16, 1, 32768), (64, 16, 1, 8192))
+"""What 8-bit rows are timed on besides."""
 BAR = (4e-3, 1e-5, 1e-4)
 """Allowed: relative Frobenius error, 1 - cosine, error of lse (design, numerics)."""
 
@@ -52,8 +56,12 @@ def measure(
     options = {"scale": SCALE, "library": library, "splits": splits, "kv_scale": KV_SCALE[kind]}
     arguments = lambda cache: (x.q, cache, x.tree_kv, x.mask, x.lengths)  # noqa: E731
     out = kd.verify_attn(*arguments(x.cache), **options)
+    row: dict[str, Any] = {}
+    if rounds_rows(kind, shape, splits):
+        row["frobenius_unrounded"], _, row["lse_error_unrounded"] = errors(truth, out, shape[3])
+        truth = truth._replace(cache=truth.cache.bfloat16(), tree_kv=truth.tree_kv.bfloat16())
     worst = errors(truth, out, shape[3])
-    row = dict(zip(("frobenius", "one_minus_cosine", "lse_error"), worst, strict=True))
+    row |= dict(zip(("frobenius", "one_minus_cosine", "lse_error"), worst, strict=True))
     if not all(error <= bar for error, bar in zip(worst, BAR, strict=True)):
         return row | {"right": False}
     del truth
@@ -122,7 +130,7 @@ def write(out: Path, rows: list[dict[str, Any]], common: dict[str, Any]) -> None
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), help="CSV to write.")
-@click.option("--shapes", "which", type=click.Choice(["table", "heat", "all"]), default="all")
+@click.option("--shapes", "which", type=click.Choice(["table", "rows", "heat", "all"]), default="all")
 @click.option("--every-row/--bfloat16-rows", default=False, help="Also time 8-bit KV rows.")
 @click.option("--variant", "variants", multiple=True, default=("",), help="Macros: KD_STAGES=4,KD_LAZY=0.")
 @click.option("--splits", default="auto")
@@ -145,7 +153,12 @@ def main(
         v: KernelLibrary(backend="cuda", defines=dict(w.split("=") for w in v.split(",") if w))
         for v in variants
     }
-    chosen = {"table": [*TABLE], "heat": [*TABLE, *HEAT], "all": [*TABLE, *MORE, *HEAT]}[which]
+    chosen = {
+        "table": [*TABLE],
+        "rows": [*TABLE, *ROWS],
+        "heat": [*TABLE, *HEAT],
+        "all": [*TABLE, *MORE, *HEAT],
+    }[which]
     rows: list[dict[str, Any]] = []
     for shape in dict.fromkeys(chosen):
         x = make(*shape)

@@ -45,6 +45,11 @@ KV_SCALE = {"bfloat16": None, "fp8 scaled": None, "fp8 plain": 5 / 448}
 ROW_BYTES = {"bfloat16": 1152, "fp8 scaled": 656, "fp8 plain": 576}
 
 
+def rounds_rows(kind: str, shape: tuple[int, ...], splits: Any) -> bool:
+    """Return whether numbers times their scales become bfloat16 rows, as docs/verify_attn.md says."""
+    return kind == "fp8 scaled" and shape[1] * shape[2] > 32 and splits != "fixed"
+
+
 def with_rows(x: Inputs, kind: str) -> tuple[Inputs, Inputs]:
     """Return the inputs with rows of another kind, and the same with the numbers of those rows in float32."""
     if kind == "bfloat16":
