@@ -3,8 +3,8 @@
 Inputs are N(0, 1) in bfloat16 with random trees, KV rows also in 8-bit floats.  Where those become bfloat16
 rows first, errors are against the rounded numbers, and in columns "unrounded" against the others.  A graph
 holds several calls; "warm" calls read one cache over and over, "cold" ones walk through copies of it that
-together exceed the L2 cache.  Floors: operations over the rate of a large matrix product, and bytes over the bandwidth of a large
-copy or read, both measured in the same run.
+together exceed the L2 cache.  Floors: operations over the rate of a large matrix product, and bytes over the
+bandwidth of a large copy or read, both measured in the same run.
 
     python benchmarks/bench_verify_attn.py --out benchmarks/results/verify_attn_h200.csv
     python benchmarks/bench_verify_attn.py --shapes heat --every-row --no-peer --out OUT.csv
