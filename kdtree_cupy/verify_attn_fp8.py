@@ -30,6 +30,8 @@ FILE, FILE_FEW, FILE_WIDEN = "verify_attn_fp8.cu", "verify_attn_few_fp8.cu", "ve
 UNIT = 16
 LEAST_STAGES, MOST_STAGES = 5, 8
 """Units in the ring: 64 rows of Q pass through it on their way to registers."""
+SLOTS_ALONE, MOST_ALONE = 8, 8
+"""Slots for KV units where one request has up to so many query rows: small blocks start and end sooner."""
 WIDE_MEGABYTES = 1024
 """Most scratch memory for widened rows, in units of 2^20 bytes; the macro KD_WIDE_MB overrules it."""
 WIDEN_THREADS, WIDEN_ROWS = 288, 4
@@ -158,10 +160,13 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
         )  # fmt: skip
         return
     on, macros = variants.card(run.device), run.library.defines
-    variant = variant_for(form, nodes * heads, splits)
+    query_rows = nodes * heads
+    variant = variant_for(form, query_rows, splits)
     if isinstance(variant, Many) and splits != "fixed" and fits_scratch(a, macros):
         common.launch(run, widen(run, a), splits, out, lse)
         return
+    if len(a.q) == 1 and query_rows <= MOST_ALONE and "KD_SLOTS" not in macros:
+        macros = {**macros, "KD_SLOTS": SLOTS_ALONE}
     block = variants.block_for(variant, on, macros)
     defines = {"KD_OUT": common.CXX[result], f"KD_{form.name.upper()}_ONLY": 1}
     common.launch_tiles(run, a, splits, (out, lse), variant, block, defines)

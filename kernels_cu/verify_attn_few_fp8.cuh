@@ -37,11 +37,27 @@
     // What scores of each of this warp's eight rows are times, where its sums will stand in the end.
     __device__ __forceinline__ shared_address factor_at(int warp) const { return base + L::numbers + 64 * warp; }
 
-    // Scale of 128 numbers `part` of KV row g or 8 + g of a unit.
-    __device__ __forceinline__ float row_scale(int slot, int half, int part) const
+    // Where the scales of KV row g of a unit are; those of row 8 + g are `next_scales` further on.
+    static constexpr int next_scales = L::row_at(8);
+    __device__ __forceinline__ shared_address scales_at(int slot) const
     {
-        const int lane = renewed(this->lane);        // addresses kept would cost more registers than there are
-        return load_float(unit(slot) + L::row_at(8 * half + (lane >> 2)) + KD_LATENT + 4 * part);
+        return unit(slot) + L::row_at(renewed(lane) >> 2) + KD_LATENT;   // an address kept would cost a register too many
+    }
+
+    // x += the sum of products of 128 numbers (plain rows: of all), times what they are worth.
+    __device__ __forceinline__ void add_scores(int slot, int part, const float (&one)[4], const float (&other)[4], float (&x)[2][2]) const
+    {
+        const float2 factor = load_float2(factor_at(warp) + 8 * (lane & 3));
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const float scale = Row::scaled ? load_float(scales_at(slot) + half * next_scales + 4 * part) : 1.0f;
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                const int i = 2 * half + j;
+                const float sum = (Row::scaled ? one[i] : one[i] + other[i]) * (j ? factor.y : factor.x);
+                x[half][j] = Row::scaled ? fmaf(sum, scale, x[half][j]) : sum;
+            }
+        }
     }
 
     // As multiply_qk; rows with scales leave registers for one sum only.
@@ -59,13 +75,9 @@
             widen_to_half(k[step % 2 * 2], a[0], a[2]), widen_to_half(k[step % 2 * 2 + 1], a[1], a[3]);
             mma_m16n8k16<__half>(s[step % sums], a, q[step][0], q[step][1]);
             if ((step + 1) % part != 0) continue;
-            const float2 factor = load_float2(factor_at(warp) + 8 * (lane & 3));
+            add_scores(slot, step / part, s[0], s[sums - 1], x);
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const float sum = (sums > 1 ? s[0][i] + s[sums - 1][i] : s[0][i]) * (i & 1 ? factor.y : factor.x);
-                x[i >> 1][i & 1] = Row::scaled ? fmaf(sum, row_scale(slot, i >> 1, step / part), x[i >> 1][i & 1]) : sum;
-                s[0][i] = 0.0f;
-            }
+            for (int i = 0; i < 4; ++i) s[0][i] = 0.0f;
         }
         if constexpr (Row::scaled) {
 #pragma unroll
@@ -143,41 +155,65 @@
         return fmaxf(__uint_as_float(min(max(exponent, 8u), 253u) - 7u << 23), least_unit);
     }
 
-    // Weights of the unit of KV rows for 128 numbers, as a fragment of P^T.
-    __device__ __forceinline__ void scaled_weights(int slot, int part, const float (&x)[2][2], unsigned (&p)[2])
+    // Make units large enough for the weights times scales of a unit of KV rows.
+    __device__ __forceinline__ void raise_units(shared_address scales, const float (&x)[2][2])
     {
-        float w[2][2], most[2] = {};
-        float2 unit = load_float2(units_at(part));
+        bool grown = false;
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+            const float2 unit = load_float2(units_at(part)), most = most_weight(scales + 4 * part, x);
+            grown |= most.x > unit.x * 32768.0f || most.y > unit.y * 32768.0f;
+        }
+        if (!__any_sync(KD_FULL_MASK, grown)) return;
+#pragma unroll
+        for (int part = 0; part < 4; ++part) grow_units(part, most_weight(scales + 4 * part, x));
+    }
+
+    // Those of 128 numbers as a fragment of P^T.
+    __device__ __forceinline__ void scaled_weights(shared_address scales, int part, const float (&x)[2][2], unsigned (&p)[2]) const
+    {
+        const float2 unit = load_float2(units_at(part));
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const float scale = row_scale(slot, i, part);
-#pragma unroll
-            for (int j = 0; j < 2; ++j) w[i][j] = x[i][j] * scale, most[j] = fmaxf(most[j], fabsf(w[i][j]));
+            const float scale = load_float(scales + i * next_scales + 4 * part);
+            p[i] = transpose_8x8(pack_pair<__half>(x[i][0] * scale * inverse(unit.x), x[i][1] * scale * inverse(unit.y)));
         }
-        if (__any_sync(KD_FULL_MASK, most[0] > unit.x * 32768.0f || most[1] > unit.y * 32768.0f)) {
+    }
+
+    // The larger of this lane's two weights times scales, for each of its query rows.
+    __device__ __forceinline__ static float2 most_weight(shared_address scales, const float (&x)[2][2])
+    {
+        const float low = fabsf(load_float(scales)), high = fabsf(load_float(scales + next_scales));
+        return make_float2(fmaxf(x[0][0] * low, x[1][0] * high), fmaxf(x[0][1] * low, x[1][1] * high));
+    }
+
+    __device__ __forceinline__ void grow_units(int part, float2 most)
+    {
 #pragma unroll
-            for (int apart = 4; apart < 32; apart *= 2)
-#pragma unroll
-                for (int j = 0; j < 2; ++j) most[j] = fmaxf(most[j], __shfl_xor_sync(KD_FULL_MASK, most[j], apart));
-            const float2 now = make_float2(most[0] > unit.x * 32768.0f ? unit_for(most[0]) : unit.x, most[1] > unit.y * 32768.0f ? unit_for(most[1]) : unit.y);
-            change_units(part, unit, now);
-            unit = now;
+        for (int apart = 4; apart < 32; apart *= 2) {
+            most.x = fmaxf(most.x, __shfl_xor_sync(KD_FULL_MASK, most.x, apart));
+            most.y = fmaxf(most.y, __shfl_xor_sync(KD_FULL_MASK, most.y, apart));
         }
-#pragma unroll
-        for (int i = 0; i < 2; ++i) p[i] = transpose_8x8(pack_pair<__half>(w[i][0] * inverse(unit.x), w[i][1] * inverse(unit.y)));
+        const float2 unit = load_float2(units_at(part));
+        const auto grown = [](float most, float unit) { return most > unit * 32768.0f ? unit_for(most) : unit; };
+        change_units(part, unit, make_float2(grown(most.x, unit.x), grown(most.y, unit.y)));
     }
 
     // As multiply_pv, from the weights `x`.  Lane (g, q) has numbers 2g, 2g+1 of 16.
     __device__ __forceinline__ void multiply_pv_fp8(int slot, const float (&x)[2][2])
     {
-        const shared_address rows = unit(slot) + L::row_at(lane & 15) + (lane >> 4) * 16;
         unsigned v[4], a[4], p[2];
-        if constexpr (!Row::scaled)
+        if constexpr (Row::scaled) {
+            lane = renewed(lane), warp = renewed(warp);   // as in the loop
+            raise_units(scales_at(slot), x);
+        } else {
 #pragma unroll
             for (int i = 0; i < 2; ++i) p[i] = transpose_8x8(pack_pair<__half>(x[i][0] / plain_unit, x[i][1] / plain_unit));
+        }
+        const shared_address rows = unit(slot) + L::row_at(lane & 15) + (lane >> 4) * 16;
 #pragma unroll
         for (int c = 0; c < columns; ++c) {
-            if (Row::scaled && c % 8 == 0) scaled_weights(slot, c / 8, x, p);
+            if (Row::scaled && c % 8 == 0) scaled_weights(scales_at(slot), c / 8, x, p);
             if (c % 2 == 0) ldmatrix_x4_trans(v, rows + 16 * c);
             widen_to_half(__byte_perm(v[c % 2 * 2], 0, 0x3120), a[0], a[1]), widen_to_half(__byte_perm(v[c % 2 * 2 + 1], 0, 0x3120), a[2], a[3]);
             mma_m16n8k16<__half>(o[c], a, p[0], p[1]);
