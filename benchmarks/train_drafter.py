@@ -106,6 +106,7 @@ def main():
     marks = [time.perf_counter()]
     texts = texts_of(model, tokenizer, options)
     marks.append(time.perf_counter())
+    print(f"{len(texts)} texts in {marks[1] - marks[0]:.1f} s", flush=True)
     recipe = Recipe(steps=options.steps)
     done = train(model, texts, recipe, device="cuda" if options.device == "gpu" else "cpu")
     marks.append(time.perf_counter())
