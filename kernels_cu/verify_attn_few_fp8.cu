@@ -2,7 +2,7 @@
 //
 // Algorithm  as verify_attn_few.cu; rows stay 8-bit until a warp widens what it has read (verify_attn_few_fp8.cuh)
 // Inputs, Outputs   as verify_attn_fp8.cu; partial results are joined by verify_attn_combine with tile_rows = 8, 16, 32
-// Launch     any grid (one block per multiprocessor is best), block 128, dynamic shared 85032
+// Launch     any grid (one block per multiprocessor is best), block 128, dynamic shared 85016
 //            (with KD_SLOTS 16: block 256 and FewLayout::bytes)
 // Numerics   as verify_attn_fp8.cu
 // Bytes      the KV rows once per tile of rows, q once a block, out once
