@@ -117,6 +117,8 @@ def test_own_drafter(folder, tmp_path, capsys, monkeypatch):
         ([], "Give either prompts or --prompt-ids"),
         (["--prompt-ids", "missing.txt"], "No such file"),
         (["--prompt-ids", "words.txt"], "words.txt:1: wanted token ids"),
+        (["--prompt-ids", "huge.txt"], "huge.txt:1: wanted token ids"),
+        (["--prompt-ids", "latin.txt"], "latin.txt: wanted text in UTF-8"),
         (["--prompt-ids", "large.txt"], "prompts[0]: token 96, wanted 0..95"),
         (["--drafter", "head", "--prompt-ids", "good.txt"], "needs its weights"),
         (["Hello"], "the model has no tokenizer"),
@@ -124,8 +126,9 @@ def test_own_drafter(folder, tmp_path, capsys, monkeypatch):
 )
 def test_mistakes_are_explained(folder, tmp_path, capsys, monkeypatch, args, message):
     monkeypatch.chdir(tmp_path)
-    for name, text in (("words", "hello"), ("large", "1 96"), ("good", "1")):
-        (tmp_path / f"{name}.txt").write_text(text)
+    files = {"words": "hello", "large": "1 96", "huge": f"1 {10**20}", "latin": "\xe9", "good": "1"}
+    for name, text in files.items():
+        (tmp_path / f"{name}.txt").write_text(text, encoding="latin-1")
     code, _, error = run(capsys, "generate", "--model", folder, *args)
     assert code == 2
     assert message in error

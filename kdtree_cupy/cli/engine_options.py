@@ -82,13 +82,13 @@ def encode(tokenizer: Tokenizer, text: str, raw: bool) -> np.ndarray:
 def read_ids(path: Path) -> list[np.ndarray]:
     """Return prompts from a file of token ids: one prompt a line, ids parted by blanks or commas."""
     prompts = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(_lines(path), 1):
         try:
-            ids = [int(word) for word in line.replace(",", " ").split()]
-        except ValueError as error:
+            ids = np.array([int(word) for word in line.replace(",", " ").split()], np.int64)
+        except (ValueError, OverflowError) as error:
             raise ValueError(f"{path}:{number}: wanted token ids, integers: {error}") from error
-        if ids:
-            prompts.append(np.array(ids, np.int64))
+        if ids.size:
+            prompts.append(ids)
     if not prompts:
         raise ValueError(f"{path}: no token id in it")
     return prompts
@@ -109,7 +109,7 @@ def read_prompts(path: Path, tokenizer: Tokenizer | None, raw: bool) -> list[np.
         offsets, tokens = extra["prompt_offsets"], extra["prompt_tokens"]
         return [np.asarray(tokens[a:b]) for a, b in pairwise(offsets)]
     prompts = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(_lines(path), 1):
         if line.strip():
             found = _from_json(line, f"{path}:{number}") if path.suffix == ".jsonl" else line
             text = isinstance(found, str)
@@ -117,6 +117,13 @@ def read_prompts(path: Path, tokenizer: Tokenizer | None, raw: bool) -> list[np.
     if not prompts:
         raise ValueError(f"{path}: no prompt in it")
     return prompts
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: wanted text in UTF-8: {error}") from error
 
 
 def _from_json(line: str, where: str) -> str | list[int]:
