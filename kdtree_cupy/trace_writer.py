@@ -76,7 +76,7 @@ class TraceWriter:
         check_arrays(str(path), {**_no_sequence(), **self._vocabulary}, self.header.get("vocab_size"))
         folder = self.path.with_name(self.path.name + ".parts")
         if self.path.exists() and not folder.exists() and not overwrite:
-            raise FileExistsError(17, "exists already: remove it first (overwrite=True replaces it)", str(path))
+            raise FileExistsError(17, "exists already: remove it (overwrite=True does)", str(path))
         self._parts = Parts(folder, self.header, self._vocabulary)
         sweep(self.path.parent, re.escape(self.path.name))
 
