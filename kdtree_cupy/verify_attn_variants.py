@@ -77,7 +77,8 @@ class Few(NamedTuple):
 
     def shared_bytes(self, slots: int) -> int:
         """Dynamic shared memory of a block: ``FewLayout::bytes``."""
-        return slots * UNIT * PITCH + 64 * self.warps(slots) + (2 * slots + 1) * 8 + 144
+        unit = UNIT // 2 * (4 * WIDTH + 16)
+        return slots * unit + 64 * self.warps(slots) + (2 * slots + 1) * 8 + 144
 
 
 ROWS64 = Variant(FILE, "verify_attn_rows64", 64, 2)

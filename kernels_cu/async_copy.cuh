@@ -124,6 +124,26 @@ __device__ __forceinline__ void start_successor()
 #endif
 }
 
+// A number that another kernel may be writing, for guesses only: not kept where a later load would find it.
+__device__ __forceinline__ int hint_of(const int* p)
+{
+#ifdef __CUDACC_RTC__
+    int value;
+    asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+    return value;
+#else
+    return *p;
+#endif
+}
+
+// Begin to bring `bytes` (a multiple of 16, as the address is) to the L2 cache.
+__device__ __forceinline__ void fetch_to_l2(const void* from, unsigned bytes)
+{
+#if defined(__CUDACC_RTC__) && __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
 #if KD_BULK_COPY
 // Copy `bytes` (a multiple of 16, as both addresses are), which `barrier` must have been told to expect.
 __device__ __forceinline__ void bulk_copy(shared_address to, const void* from, unsigned bytes, shared_address barrier)

@@ -36,8 +36,10 @@ struct FewLayout {
     static constexpr int rows = 8 * GROUPS, teams = warps / GROUPS;
     static constexpr int team_slots = KD_SLOTS / teams == 5 ? 4 : KD_SLOTS / teams;   // remainders by 5 cost registers
     static constexpr int row_bytes = Row::bytes, q_bytes = 2 * kd_width, q_pitch = q_bytes + 16;
-    // Rows of a unit lie side by side in runs, as many as leave ldmatrix without bank conflicts, 16 bytes apart.
-    static constexpr int run = row_bytes / 16 % 2 ? KD_UNIT : row_bytes / 16 % 8 == 4 ? 2 : 1;
+    // Rows of a unit lie side by side in runs, as many as leave ldmatrix without bank conflicts, 16 bytes apart.  If even
+    // two would meet the same banks, a product takes eight rows of one parity and then those of the other.
+    static constexpr int run = row_bytes / 16 % 2 ? KD_UNIT : 2;
+    static constexpr bool parity = row_bytes / 16 % 8 == 0;
     static constexpr int run_pitch = run * row_bytes + (run == KD_UNIT ? 0 : 16), unit_bytes = KD_UNIT / run * run_pitch;
     static constexpr int result_pitch = KD_LATENT + 4;         // floats; a multiple of 4 that spreads over the banks
     static constexpr int numbers = KD_SLOTS * unit_bytes, q = numbers - ceil_div(rows * q_pitch, unit_bytes) * unit_bytes;
@@ -47,7 +49,9 @@ struct FewLayout {
     static_assert(warps % GROUPS == 0 && KD_UNIT == 16 && (run == KD_UNIT || run_pitch / 16 % 2 == 1), "whole teams; no bank conflicts");
     static_assert(team_slots > 0 && warps * 8 * result_pitch * 4 <= numbers, "results of all warps fit the slots");
     static_assert(KD_LATENT % 16 == 0 && KD_ROPE % 16 == 0 && sizeof(Item<__half, Row>) <= 144, "whole products; the item");
+    static_assert(parity || run == KD_UNIT || row_bytes / 16 % 8 == 4, "runs of two rows");
     static constexpr __device__ __forceinline__ int row_at(int i) { return i / run * run_pitch + i % run * row_bytes; }   // in a unit
+    static constexpr __device__ __forceinline__ int number_at(int i) { return parity ? i % 8 * 2 + i / 8 : i; }           // of row i of a product
 };
 
 template <class T, class Out, int GROUPS, class Row = NumberRow<T>>
@@ -157,11 +161,11 @@ struct Few {
         }
     }
 
-    // Scores of KV rows g, 8 + g of the unit (g = lane / 4) for query rows 2q, 2q+1; `chains` sums side by side.
+    // Scores of rows g, 8 + g of the product (g = lane / 4) for query rows 2q, 2q+1; `chains` sums side by side.
     __device__ __forceinline__ void multiply_qk(int slot, float (&x)[2][2]) const
     {
         if constexpr (Row::fp8) return multiply_qk_fp8(slot, x);
-        const shared_address rows = unit(slot) + L::row_at(lane & 15) + (lane >> 4) * 16;
+        const shared_address rows = unit(slot) + L::row_at(L::number_at(lane & 15)) + (lane >> 4) * 16;
         float s[chains][4] = {};
         unsigned k[2][4];
         ldmatrix_x4(k[0], rows);
@@ -187,9 +191,9 @@ struct Few {
         for (int j = 0; j < 2; ++j) {
             const int node = min(first + j, it.real * heads - 1) / heads;
             const unsigned* words = call.mask + ((long long)it.segment.request * call.batch.nodes + node) * call.words;
-            const unsigned seen = visible_rows(words, call.words, u * KD_UNIT, it.kv.length, it.kv.total) >> (lane >> 2);
+            const unsigned seen = visible_rows(words, call.words, u * KD_UNIT, it.kv.length, it.kv.total) >> L::number_at(lane >> 2);
             if (!(seen & 1u)) x[0][j] = -KD_INFINITY;
-            if (!(seen & 256u)) x[1][j] = -KD_INFINITY;
+            if (!(seen >> L::number_at(8) & 1u)) x[1][j] = -KD_INFINITY;
         }
     }
 
@@ -229,7 +233,7 @@ struct Few {
 
     __device__ __forceinline__ void multiply_pv(int slot, const unsigned (&p)[2])
     {
-        const shared_address rows = unit(slot) + L::row_at((lane & 7) + (lane >> 4) * 8) + (lane >> 3 & 1) * 16;
+        const shared_address rows = unit(slot) + L::row_at(L::number_at((lane & 7) + (lane >> 4) * 8)) + (lane >> 3 & 1) * 16;
         unsigned v[2][4];
         ldmatrix_x4_trans(v[0], rows);
 #pragma unroll

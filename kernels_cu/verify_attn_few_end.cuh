@@ -86,6 +86,7 @@
             }
             mbarrier_init(q_full(), L::rows * (KD_BULK_COPY ? 1 : 32));
         }
+        if (warp == 2) fetch_ahead(call);
         wait_for_predecessor();
         start_successor();
         if (warp == 0) first_work<KD_COMB>(call.batch, call.table, item().segment);

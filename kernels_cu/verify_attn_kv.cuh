@@ -2,7 +2,7 @@
 #ifndef KD_VERIFY_ATTN_KV_CUH
 #define KD_VERIFY_ATTN_KV_CUH
 
-#include "mma.cuh"
+#include "async_copy.cuh"
 #include "verify_attn_work.cuh"
 
 #ifndef KD_LATENT
@@ -84,6 +84,22 @@ struct Call {
     float scale;                     // of q.k, times log2(e): scores are in powers of two
     float value_scale;               // of all values: 1, or the scale of 8-bit rows
 };
+
+#ifndef KD_FETCH
+#define KD_FETCH 4        // kernels for few rows: units a block that the L2 cache fetches before the kernel may begin
+#endif
+
+// Have the L2 cache fetch the first units of a single request while the kernel before this one ends.  A hint: nothing is
+// read, and the length may be about to change.  Whole warp.
+template <class T, class Out, class Row>
+__device__ __forceinline__ void fetch_ahead(const Call<T, Out, Row>& call)
+{
+    if (KD_FETCH == 0 || call.pages || call.batch.size != 1) return;
+    const int units = min(hint_of(call.batch.lengths), call.page_size) / KD_UNIT;
+#pragma unroll 1
+    for (int i = 0, u = (int)blockIdx.x; i < KD_FETCH && u < units; ++i, u += (int)gridDim.x)
+        if (lane_id() == 0) fetch_to_l2(call.cache + (long long)u * KD_UNIT * Row::length, KD_UNIT * Row::bytes);
+}
 
 // The segment being worked on and what follows from it, in shared memory.
 template <class T, class Row = NumberRow<T>>
