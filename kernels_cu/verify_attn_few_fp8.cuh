@@ -95,12 +95,12 @@
     // Plain rows have one unit.  Rows with scales have one for each query row and 128 numbers: the power of two that keeps
     // weights times scales below 2^15; the largest so far is 2^7 or more, so what falls below 2^-24 is no loss.
     static_assert(!Row::fp8 || Row::scaled || KD_LAZY <= 8.0f, "weights are below 2^8, and times 2^7 fit float16");
-    static constexpr float least_unit = 1.0f / (1ull << 60) / (1ull << 47), plain_unit = 1.0f / 128.0f;
+    static constexpr float least_unit = 1.0f / (1ull << 63) / (1ull << 63), plain_unit = 1.0f / 128.0f;
 
     __device__ __forceinline__ shared_address units_at(int part) const { return base + L::units + 128 * warp + 32 * part + 8 * (lane & 3); }
     static __device__ __forceinline__ float inverse(float power) { return __uint_as_float((254u << 23) - __float_as_uint(power)); }
 
-    // All lanes of a column write the same number.
+    // Whole warp; x and y are those of this lane's query rows.
     __device__ __forceinline__ void set_units(int part, float x, float y) const
     {
         __syncwarp();
@@ -152,7 +152,7 @@
     static __device__ __forceinline__ float unit_for(float most)
     {
         const unsigned exponent = __float_as_uint(most) >> 23;
-        return fmaxf(__uint_as_float(min(max(exponent, 8u), 253u) - 7u << 23), least_unit);
+        return __uint_as_float(min(max(exponent, 8u), 253u) - 7u << 23);
     }
 
     // Make units large enough for the weights times scales of a unit of KV rows.

@@ -23,7 +23,7 @@ from tolerances import BFLOAT16_FROBENIUS
 
 import kdtree_cupy as kd
 from kdtree_cupy import masks, verify_attn_fp8
-from kdtree_cupy.kv_fp8 import LARGEST_SCALE, quantize_mla_rows
+from kdtree_cupy.kv_fp8 import LARGEST_SCALE, SMALLEST_SCALE, quantize_mla_rows
 from kdtree_cupy.library import KernelLibrary
 from kdtree_cupy.refs import verify_attn as reference
 from kdtree_cupy.refs.fp8_rows import numbers
@@ -145,15 +145,15 @@ def test_scales_that_sums_cannot_hold_are_refused():
 
 
 @pytest.mark.parametrize("heads", [4, 40])
-def test_the_largest_scale_gives_the_right_result(backend, heads):
-    case = fp8(make(12, [0], 1, heads, dtype=BF16), "scaled")
+@pytest.mark.parametrize("scale", [SMALLEST_SCALE, LARGEST_SCALE])
+def test_the_smallest_and_the_largest_scale_give_the_right_result(backend, heads, scale):
+    """Three rows of 448, 448 and -448 times the scale: a third of that remains."""
+    case = fp8(make(12, [2], 1, heads, dtype=BF16), "scaled")
     case.q[:] = 0
-    case.tree_kv[0, 0, :512], case.tree_kv[0, 0, 512:528] = (
-        0x7E,
-        np.full(4, LARGEST_SCALE, np.float32).view(np.uint8),
-    )
-    got = attend(backend, case)
-    np.testing.assert_allclose(got.out.astype(np.float64), 448 * LARGEST_SCALE, rtol=TWO_ROUNDINGS)
+    for row, code in ((case.cache[0, 0], 0x7E), (case.cache[0, 1], 0x7E), (case.tree_kv[0, 0], 0xFE)):
+        row[:512], row[512:528] = code, np.full(4, scale, np.float32).view(np.uint8)
+    got = attend(backend, case).out.astype(np.float64)
+    np.testing.assert_allclose(got, 448 * scale / 3, rtol=TWO_ROUNDINGS)
 
 
 @pytest.mark.parametrize("heads", [3, 30, 40])
