@@ -14,7 +14,15 @@ import numpy as np
 from .library import arrays
 from .stage_scratch import current_stream, take
 from .verify_attn_gqa_variants import DYNAMIC_SHARED as DYNAMIC_SHARED
-from .verify_attn_gqa_variants import FILE, FILE_SM90, LEAST_STAGES, stages_and_blocks, variant_for
+from .verify_attn_gqa_variants import (
+    FILE,
+    FILE_SM90,
+    LEAST_STAGES,
+    UNIT,
+    UNIT_SM90,
+    stages_and_blocks,
+    variant_for,
+)
 from .verify_attn_launch import CXX, LEAST_ROWS, Cut, card, check_alignment, cut, join_items, starts_early
 from .verify_attn_variants import uses_warp_groups
 
@@ -31,7 +39,7 @@ def defines_of(size: int, dtype: str, result: str, narrow: bool) -> dict[str, An
         defines["KD_QUERY"] = CXX[dtype]
     if result != dtype:
         defines["KD_OUT"] = CXX[result]
-    return defines | ({"KD_CACHE": "unsigned char"} if narrow else {})
+    return defines | ({"KD_NARROW": 1} if narrow else {})
 
 
 def join(
@@ -47,7 +55,7 @@ def join(
     blocks = math.ceil(rows * (size // columns) * 32 * warps / threads)
     run.launch(
         FILE, "verify_attn_gqa_combine", (blocks, batch), threads, (*arrays_of, *sizes[1:], columns, warps),
-        defines={k: v for k, v in defines.items() if k != "KD_CACHE"} | {"KD_EXACT_ONLY": 1},
+        defines={k: v for k, v in defines.items() if k != "KD_NARROW"} | {"KD_EXACT_ONLY": 1},
         early=starts_early(run),
     )  # fmt: skip
 
@@ -80,6 +88,7 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     check_alignment(a, out, ("q", "k_cache", "v_cache", "tree_k", "tree_v"))
     on, macros = card(run.device), run.library.defines
     variant = variant_for(nodes * group, splits, uses_warp_groups(run.library, on), macros, narrow)
+    ring = {"KD_UNIT": variant.unit} if variant.unit not in (UNIT, UNIT_SM90) else {}
     least = LEAST_STAGES + int(macros.get("KD_AHEAD", 0))
     asked = macros.get("KD_STAGES", None if run.device is not None else least)
     unit = variant.unit if variant.file == FILE_SM90 else int(macros.get("KD_UNIT", variant.unit))
@@ -91,12 +100,12 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     partial = take(run, stream, "partial", plan.slots * variant.rows * size, result)
     partial_lse = take(run, stream, "partial_lse", plan.slots * variant.rows, "float32")
     table = take(run, stream, "table", batch * tiles * 4, "int32")
-    least = int(macros.get("KD_LEAST_UNITS", LEAST_ROWS // unit))
+    least = int(macros.get("KD_LEAST_UNITS", max(1, LEAST_ROWS // unit)))
     run.launch(
         variant.file, variant.kernel, plan.blocks, variant.threads,
         (*inputs, partial, partial_lse, table, batch, *sizes, plan.chunk_units, plan.most_chunks, least,
          np.float32(scale * math.log2(math.e)), value_scale),
-        shared_bytes=variant.shared_bytes(size, stages, unit), defines=defines | {"KD_STAGES": stages},
+        shared_bytes=variant.shared_bytes(size, stages, unit), defines=defines | ring | {"KD_STAGES": stages},
         early=starts_early(run),
     )  # fmt: skip
     if plan.most_chunks == 1 and a.counts is None:

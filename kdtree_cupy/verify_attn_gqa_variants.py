@@ -47,8 +47,9 @@ class Variant(NamedTuple):
         """Dynamic shared memory for heads of ``size``: ``bytes`` of HeadLayout or of HeadGroupLayout."""
         ring = stages * (unit or self.unit) * 4 * size
         if self.file == FILE_SM90:
-            q = self.rows * 2 * size if self.rows > 128 else 0
-            return ring + q + stages * self.rows * 8 + 16 * (stages + 2) + 2 * 224
+            blocks = size // 64 if self.rows > 128 else size // 64 - 1 if self.unit > 64 else 0
+            seen = stages * self.rows * self.unit // 8
+            return ring + 128 * self.rows * blocks + seen + 16 * (stages + 2) + 2 * 224
         kept = 4 * 512 * self.tiles * self.warps if self.tiles == 2 and size > 64 else 0
         return ring + kept + 16 * stages + 224
 
@@ -61,8 +62,9 @@ ROWS16 = Variant("verify_attn_gqa_rows16", 1, 1, 8)
 WGMMA64 = Variant("verify_attn_gqa_wgmma64", 1, 4, 2, FILE_SM90, UNIT_SM90)
 WGMMA128 = Variant("verify_attn_gqa_wgmma128", 1, 8, 1, FILE_SM90, UNIT_SM90)
 WGMMA192 = Variant("verify_attn_gqa_wgmma192", 1, 12, 1, FILE_SM90, UNIT_SM90)
+WGMMA128_WIDE = WGMMA128._replace(unit=128)
 PORTABLE = (ROWS128, ROWS64, ROWS48, ROWS32, ROWS16)
-GROUPS = (WGMMA192, WGMMA128, WGMMA64)
+GROUPS = (WGMMA192, WGMMA128_WIDE, WGMMA128, WGMMA64)
 DYNAMIC_SHARED = {one.kernel: one.shared_bytes(128, LEAST_STAGES) for one in PORTABLE}
 DYNAMIC_SHARED |= {one.kernel: one.shared_bytes(128, LEAST_STAGES + 1) for one in GROUPS}
 """Least dynamic shared memory of each kernel, in bytes, with heads of 128 numbers."""
@@ -88,16 +90,17 @@ def variant_for(
     """
     kernels = GROUPS if warp_groups else PORTABLE
     asked = [one for one in kernels if one.rows == int(macros.get("KD_TILE_ROWS", 0))]
-    chosen = asked[0] if asked else _fastest(rows, splits, warp_groups)
+    chosen = asked[-1] if asked else _fastest(rows, splits, warp_groups, narrow)
     fewer = NARROW_BLOCKS.get(chosen) if narrow else None
     return chosen._replace(most_blocks=fewer) if fewer else chosen
 
 
-def _fastest(rows: int, splits: int | str, warp_groups: bool) -> Variant:
+def _fastest(rows: int, splits: int | str, warp_groups: bool, narrow: bool) -> Variant:
     if splits == "fixed":
         return WGMMA64 if warp_groups else ROWS64
     if warp_groups:
-        return min(TILE_TIME_SM90, key=lambda one: math.ceil(rows / one.rows) * TILE_TIME_SM90[one])
+        kernels = [one for one in TILE_TIME_SM90 if not narrow or one is not WGMMA192]
+        return min(kernels, key=lambda one: math.ceil(rows / one.rows) * TILE_TIME_SM90[one])
     if rows <= ROWS32.rows:
         return ROWS32 if rows > ROWS16.rows else ROWS16
     return min(TILE_TIME, key=lambda one: math.ceil(rows / one.rows) * TILE_TIME[one])

@@ -28,6 +28,12 @@
 #ifndef KD_UNIT
 #define KD_UNIT 32
 #endif
+#ifndef KD_NARROW
+#define KD_NARROW 0       // 1: keys and values are bytes that hold 8-bit floats
+#endif
+#if KD_NARROW
+#define KD_CACHE unsigned char
+#endif
 #include "verify_attn_formula.cuh"
 #include "verify_attn_heads.cuh"
 #include "verify_attn_join.cuh"
@@ -80,13 +86,13 @@ verify_attn_gqa_v1(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ 
             v_cache + value_at, tree_k ? tree_v + value_at : nullptr, width};                                                \
         HeadTile<KD_QUERY, KD_OUT, KD_CACHE, MT, WARPS>(call, shared).run();                                                      \
     }
-constexpr bool kd_narrow = sizeof(KD_CACHE) == 1;     // 8-bit rows pass through registers: fewer blocks have more of those
+// 8-bit rows pass through registers: fewer blocks have more of those
 KD_HEADS_KERNEL(verify_attn_gqa_rows128, 2, 4, 2)
-KD_HEADS_KERNEL(verify_attn_gqa_rows64, 1, 4, kd_narrow ? 2 : 3)
+KD_HEADS_KERNEL(verify_attn_gqa_rows64, 1, 4, KD_NARROW ? 2 : 3)
 #if KD_UNIT == 32
-KD_HEADS_KERNEL(verify_attn_gqa_rows48, 1, 3, kd_narrow ? 2 : 4)
+KD_HEADS_KERNEL(verify_attn_gqa_rows48, 1, 3, KD_NARROW ? 2 : 4)
 #endif
-KD_HEADS_KERNEL(verify_attn_gqa_rows32, 1, 2, kd_narrow ? 4 : 5)
+KD_HEADS_KERNEL(verify_attn_gqa_rows32, 1, 2, KD_NARROW ? 4 : 5)
 KD_HEADS_KERNEL(verify_attn_gqa_rows16, 1, 1, 8)
 #undef KD_HEADS_KERNEL
 

@@ -10,9 +10,17 @@
 //            wgmma192: any grid, block 512, dynamic shared HeadGroupLayout::bytes
 // Numerics   as verify_attn_gqa_rows64
 // Bytes      as verify_attn_gqa_rows64
-#define KD_UNIT 64
+#ifndef KD_UNIT
+#define KD_UNIT 64       // or 128: verify_attn_gqa_wgmma128 alone has registers for that
+#endif
 #ifndef KD_SNAP
 #define KD_SNAP 1
+#endif
+#ifndef KD_NARROW
+#define KD_NARROW 0       // 1: keys and values are bytes that hold 8-bit floats
+#endif
+#if KD_NARROW
+#define KD_CACHE unsigned char
 #endif
 #include "verify_attn_heads_groups.cuh"
 
@@ -41,7 +49,11 @@
 #else
 #define KD_SWIZZLED_SHARED(name) DYN_SHARED(unsigned char, name)
 #endif
-KD_GROUPS_KERNEL(verify_attn_gqa_wgmma64, 1, sizeof(KD_CACHE) == 1 ? 1 : 2)
-KD_GROUPS_KERNEL(verify_attn_gqa_wgmma128, 2, 1)
+#if KD_UNIT == 64
+KD_GROUPS_KERNEL(verify_attn_gqa_wgmma64, 1, KD_NARROW ? 1 : 2)
+#endif
+#if KD_UNIT == 64 && !KD_NARROW    // widening beside three groups would want more registers than are left
 KD_GROUPS_KERNEL(verify_attn_gqa_wgmma192, 3, 1)
+#endif
+KD_GROUPS_KERNEL(verify_attn_gqa_wgmma128, 2, 1)
 #undef KD_GROUPS_KERNEL

@@ -2,8 +2,9 @@
 //
 //   groups 0 .. GROUPS-1   64 rows each: scores and result stay in registers, and Q (of three groups: in shared memory, for
 //                          want of registers).  One or two groups: scores Q K of unit i+1 run while the group takes the
-//                          softmax of unit i.  The products of one group run while another takes its softmax
-//   group GROUPS           chooses segments and copies keys and values into a ring of KD_STAGES units of 64 rows.  It
+//                          softmax of unit i; three groups, or units of 128 rows: weights V of unit i while it takes that
+//                          of unit i+1.  The products of one group run while another takes its softmax
+//   group GROUPS           chooses segments and copies keys and values into a ring of KD_STAGES units of rows.  It
 //                          runs ahead of the others into the next segment; a segment's item is one of two
 //
 // A unit in the ring is KD_HEAD / 64 blocks of keys, then as many of values: rows of 128 bytes, swizzled as wgmma.cuh says.
@@ -11,29 +12,38 @@
 #define KD_VERIFY_ATTN_HEADS_GROUPS_CUH
 
 #include "verify_attn_heads_item.cuh"
+#include "verify_attn_heads_work.cuh"
 #include "wgmma_heads.cuh"
 
 #ifndef KD_STAGES
 #define KD_STAGES 3       // units in the ring, at least 2
 #endif
 
+#ifndef KD_WEIGHED
+#define KD_WEIGHED 1      // 0: tiles with fewer groups get as many blocks as others
+#endif
+#ifndef KD_BESIDE
+#define KD_BESIDE 0       // 1: also one and two groups run weights V, not Q K, beside a softmax
+#endif
+
 template <int GROUPS>
 struct HeadGroupLayout {
     static constexpr int rows = 64 * GROUPS, threads = 128 * (GROUPS + 1), blocks = KD_HEAD / 64;
     static constexpr int block_bytes = KD_UNIT * 128, unit_bytes = 2 * blocks * block_bytes;
-    static constexpr bool shared_q = GROUPS > 2;
-    static constexpr int q = KD_STAGES * unit_bytes, q_bytes = shared_q ? rows * 2 * KD_HEAD : 0;
+    static constexpr int q_blocks = GROUPS > 2 ? blocks : KD_UNIT > 64 ? blocks - 1 : 0, q_block_bytes = 64 * 128;   // of Q, here
+    static constexpr int q = KD_STAGES * unit_bytes, q_bytes = GROUPS * q_blocks * q_block_bytes;
     static constexpr int seen = q + q_bytes;                   // which KV rows of a unit each row sees; units of the tree
-    static constexpr int barriers = seen + KD_STAGES * rows * 8;   // full and empty: units, two items
+    static constexpr int barriers = seen + KD_STAGES * rows * KD_UNIT / 8;   // full and empty: units, two items
     static constexpr int item = barriers + 2 * (KD_STAGES + 2) * 8, item_bytes = 224, bytes = item + 2 * item_bytes;
-    static_assert(KD_UNIT == 64 && KD_HEAD % 64 == 0 && KD_STAGES >= 2, "two mask words a row; swizzled blocks");
+    static_assert(KD_UNIT % 64 == 0 && KD_UNIT <= 128 && KD_HEAD % 64 == 0 && KD_STAGES >= 2, "swizzled blocks; matrix instructions");
     static_assert(item % 16 == 0 && sizeof(HeadItem<__half>) <= item_bytes, "room for the item");
 };
 
 template <class T, class Out, class E, int GROUPS>
 struct HeadGroups {
     using L = HeadGroupLayout<GROUPS>;
-    static constexpr int steps = KD_HEAD / 16, columns = KD_HEAD / 8, rounds = KD_UNIT / 16, q_registers = L::shared_q ? 1 : steps;
+    static constexpr int steps = KD_HEAD / 16, columns = KD_HEAD / 8, rounds = KD_UNIT / 16, scores = KD_UNIT / 8, q_shared = 4 * L::q_blocks;
+    static constexpr int q_registers = q_shared < steps ? steps - q_shared : 1;   // steps of 16 numbers of Q
     static constexpr bool narrow = sizeof(E) == 1;         // 8-bit rows, widened on their way
 
     const HeadCall<T, Out, E>& call;
@@ -56,7 +66,10 @@ struct HeadGroups {
     __device__ __forceinline__ shared_address item_full(int of) const { return barrier(2 * KD_STAGES + (of & 1)); }
     __device__ __forceinline__ shared_address item_empty(int of) const { return barrier(2 * KD_STAGES + 2 + (of & 1)); }
     __device__ __forceinline__ shared_address unit(int i) const { return base + i * L::unit_bytes; }
-    __device__ __forceinline__ uint2* seen(int i) const { return reinterpret_cast<uint2*>(shared + L::seen) + i * L::rows; }
+    __device__ __forceinline__ unsigned* seen(int i, int row) const
+    {
+        return reinterpret_cast<unsigned*>(shared + L::seen) + (i * L::rows + row) * (KD_UNIT / 32);
+    }
 
     __device__ __forceinline__ void advance()
     {
@@ -89,18 +102,18 @@ struct HeadGroups {
 
     // ---- the others ----
 
-    // Q of this group into shared memory, in blocks of 64 numbers as keys lie; two threads a row.
+    // The first blocks of 64 numbers of Q into shared memory, as keys lie there; two threads a row.
     __device__ __forceinline__ void store_q() const
     {
         const unsigned sign = call.keys.scale < 0.0f ? 0x80008000u : 0u;
         const int row = thread >> 1;
         const uint4* from = reinterpret_cast<const uint4*>(call.keys.q + number(own_row(64 * group + row)) * KD_HEAD);
-        unsigned char* to = shared + L::q + 64 * group * 2 * KD_HEAD + row * 128;
+        unsigned char* to = shared + L::q + group * L::q_blocks * L::q_block_bytes + row * 128;
         named_barrier(2 + group, 128);     // all have read that of the segment before
 #pragma unroll
-        for (int i = thread & 1; i < KD_HEAD / 8; i += 2) {
+        for (int i = thread & 1; i < 8 * L::q_blocks; i += 2) {
             const uint4 x = from[i];
-            *reinterpret_cast<uint4*>(to + i / 8 * 8192 + ((i % 8 ^ (row & 7)) << 4)) = make_uint4(x.x ^ sign, x.y ^ sign, x.z ^ sign, x.w ^ sign);
+            *reinterpret_cast<uint4*>(to + i / 8 * L::q_block_bytes + ((i % 8 ^ (row & 7)) << 4)) = make_uint4(x.x ^ sign, x.y ^ sign, x.z ^ sign, x.w ^ sign);
         }
         fence_async_proxy();
         named_barrier(2 + group, 128);
@@ -108,10 +121,8 @@ struct HeadGroups {
 
     __device__ __forceinline__ void load_q(unsigned (&q)[q_registers][4]) const
     {
-        if constexpr (L::shared_q) {
-            store_q();
-            return;
-        }
+        if constexpr (L::q_blocks > 0) store_q();
+        if constexpr (q_shared == steps) return;
         const unsigned sign = call.keys.scale < 0.0f ? 0x80008000u : 0u;   // then -q.k is scaled by -scale: see softmax()
         const int row = 64 * group + 16 * warp + (lane >> 2);
         const T* rows[2] = {call.keys.q + number(own_row(row)) * KD_HEAD, call.keys.q + number(own_row(row + 8)) * KD_HEAD};
@@ -119,36 +130,39 @@ struct HeadGroups {
         for (int k = 0; k < q_registers; ++k)
 #pragma unroll
             for (int j = 0; j < 4; ++j)
-                q[k][j] = *reinterpret_cast<const unsigned*>(rows[j % 2] + 16 * k + 8 * (j / 2) + 2 * (lane & 3)) ^ sign;
+                q[k][j] = *reinterpret_cast<const unsigned*>(rows[j % 2] + 16 * (q_shared + k) + 8 * (j / 2) + 2 * (lane & 3)) ^ sign;
     }
 
-    __device__ __forceinline__ void multiply_qk(float (&s)[8][4], const unsigned (&q)[q_registers][4]) const
+    __device__ __forceinline__ void multiply_qk(float (&s)[scores][4], const unsigned (&q)[q_registers][4]) const
     {
-        const Descriptor keys = matrix_at(unit(stage), 0), queries = matrix_at(base + L::q + 64 * group * 2 * KD_HEAD, 0);
+        const Descriptor keys = matrix_at(unit(stage), 0), queries = matrix_at(base + L::q + group * L::q_blocks * L::q_block_bytes, 0);
         wgmma_begin();
 #pragma unroll
         for (int k = 0; k < steps; ++k) {
             const Descriptor key = moved(keys, k / 4 * L::block_bytes + k % 4 * 32);
-            if constexpr (L::shared_q) wgmma_shared_keys<T>(s, moved(queries, k / 4 * 8192 + k % 4 * 32), key, k > 0);
-            else wgmma_keys<T>(s, q[k], key, k > 0);
+            if (k < q_shared) wgmma_shared_keys<T>(s, moved(queries, k / 4 * L::q_block_bytes + k % 4 * 32), key, k > 0);
+            else wgmma_keys<T>(s, q[k - q_shared < 0 ? 0 : k - q_shared], key, k > 0);
         }
         wgmma_commit();
     }
 
-    // Scores to weights of this thread's two rows, and the factors for the result so far.
-    __device__ __forceinline__ void softmax(float (&s)[8][4], int u, int at, float (&row_max)[2], float (&row_sum)[2],
-                                            unsigned (&p)[4][4], float (&factor)[2]) const
+    // Scores of this thread's two rows to weights, and the factors for the result so far.
+    __device__ __forceinline__ void softmax(float (&s)[scores][4], int u, int at, float (&row_max)[2], float (&row_sum)[2],
+                                            float (&factor)[2]) const
     {
         if ((u + 1) * KD_UNIT > item().keys.length) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const uint2 both = seen(at)[64 * group + 16 * warp + 8 * half + (lane >> 2)];
-                const unsigned low = both.x >> 2 * (lane & 3), high = both.y >> 2 * (lane & 3);
+                const unsigned* words = seen(at, 64 * group + 16 * warp + 8 * half + (lane >> 2));
 #pragma unroll
-                for (int i = 0; i < 8; ++i)
+                for (int word = 0; word < KD_UNIT / 32; ++word) {
+                    const unsigned bits = words[word] >> 2 * (lane & 3);
 #pragma unroll
-                    for (int j = 0; j < 2; ++j)
-                        if (!((i < 4 ? low >> (8 * i + j) : high >> (8 * i - 32 + j)) & 1u)) s[i][2 * half + j] = -KD_INFINITY;
+                    for (int i = 0; i < 4; ++i)
+#pragma unroll
+                        for (int j = 0; j < 2; ++j)
+                            if (!(bits >> (8 * i + j) & 1u)) s[4 * word + i][2 * half + j] = -KD_INFINITY;
+                }
             }
         }
         const float scale = fmaxf(fabsf(call.keys.scale), 1e-30f);   // not 0: times -inf that is NaN
@@ -156,7 +170,7 @@ struct HeadGroups {
         for (int half = 0; half < 2; ++half) {
             float most = -KD_INFINITY, sum = 0.0f;
 #pragma unroll
-            for (int i = 0; i < 8; ++i) most = fmaxf(most, fmaxf(s[i][2 * half], s[i][2 * half + 1]));
+            for (int i = 0; i < scores; ++i) most = fmaxf(most, fmaxf(s[i][2 * half], s[i][2 * half + 1]));
             most = fmaxf(most, __shfl_xor_sync(KD_FULL_MASK, most, 1));
             most = fmaxf(most, __shfl_xor_sync(KD_FULL_MASK, most, 2));
             most *= scale;
@@ -164,13 +178,17 @@ struct HeadGroups {
             factor[half] = fast_exp2(row_max[half] - now);
             row_max[half] = now;
 #pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                const float low = fast_exp2(fmaf(s[i][2 * half], scale, -now)), high = fast_exp2(fmaf(s[i][2 * half + 1], scale, -now));
-                sum += low + high;
-                p[i / 2][2 * (i % 2) + half] = pack_pair<T>(low, high);
-            }
+            for (int i = 0; i < scores; ++i)
+#pragma unroll
+                for (int j = 2 * half; j < 2 * half + 2; ++j) s[i][j] = fast_exp2(fmaf(s[i][j], scale, -now)), sum += s[i][j];
             row_sum[half] = row_sum[half] * factor[half] + sum;
         }
+    }
+
+    __device__ __forceinline__ static void pack(const float (&s)[scores][4], unsigned (&p)[scores / 2][4])
+    {
+#pragma unroll
+        for (int i = 0; i < scores; ++i) p[i / 2][2 * (i % 2)] = pack_pair<T>(s[i][0], s[i][1]), p[i / 2][2 * (i % 2) + 1] = pack_pair<T>(s[i][2], s[i][3]);
     }
 
 #include "verify_attn_heads_groups_loop.cuh"

@@ -32,28 +32,52 @@
     }
 
     // Eight threads copy a row, 16 bytes of each block of it.
-    __device__ __forceinline__ void copy_unit(const int (&found)[rounds]) const
+    __device__ __forceinline__ void copy_row(int i, const char* keys, const char* values) const
     {
-        const HeadItem<E>& it = item();
-        const int piece = thread & 7;
-        const unsigned row_bytes = call.width * (unsigned)sizeof(E);
+        const int row = 16 * i + (thread >> 3);
+        const shared_address to = unit(stage) + row * 128 + (((thread & 7) ^ (row & 7)) << 4);
 #pragma unroll
-        for (int i = 0; i < rounds; ++i) {
-            const int row = 16 * i + (thread >> 3);
-            const bool in_tree = found[i] < 0;
-            const unsigned long long from = (unsigned long long)(unsigned)(in_tree ? ~found[i] : found[i]) * row_bytes + 16 * piece;
-            const char* keys = reinterpret_cast<const char*>(in_tree ? it.keys.tree : it.keys.cache) + from;
-            const char* values = reinterpret_cast<const char*>(in_tree ? it.tree_values : it.values) + from;
-            const shared_address to = unit(stage) + row * 128 + ((piece ^ (row & 7)) << 4);
-#pragma unroll
-            for (int block = 0; block < L::blocks; ++block) {
-                copy_async_16(to + block * L::block_bytes, keys + 128 * block);
-                copy_async_16(to + (L::blocks + block) * L::block_bytes, values + 128 * block);
-            }
+        for (int block = 0; block < L::blocks; ++block) {
+            copy_async_16(to + block * L::block_bytes, keys + 128 * block);
+            copy_async_16(to + (L::blocks + block) * L::block_bytes, values + 128 * block);
         }
     }
 
-    // Bit j of a row of the tile: it sees KV row 64 * u + j.
+    __device__ __forceinline__ void copy_unit(const int (&found)[rounds]) const
+    {
+        const HeadItem<E>& it = item();
+        const unsigned row_bytes = call.width * (unsigned)sizeof(E);
+#pragma unroll
+        for (int i = 0; i < rounds; ++i) {
+            const bool in_tree = found[i] < 0;
+            const unsigned long long from = (unsigned long long)(unsigned)(in_tree ? ~found[i] : found[i]) * row_bytes + 16 * (thread & 7);
+            copy_row(i, reinterpret_cast<const char*>(in_tree ? it.keys.tree : it.keys.cache) + from,
+                     reinterpret_cast<const char*>(in_tree ? it.tree_values : it.values) + from);
+        }
+    }
+
+    // Units that lie whole in a prefix without pages: rows follow one another, and an address costs one addition.
+    __device__ __forceinline__ int copy_plain_units(int u, int end)
+    {
+        const HeadItem<E>& it = item();
+        const int stop = it.keys.pages ? u : min(end, it.keys.length / KD_UNIT);
+        if (u >= stop) return u;
+        const long long row_bytes = (long long)call.width * (int)sizeof(E), step = 16 * row_bytes;
+        const long long from = ((long long)u * KD_UNIT + (thread >> 3)) * row_bytes + 16 * (thread & 7);
+        const char *keys = reinterpret_cast<const char*>(it.keys.cache) + from, *values = reinterpret_cast<const char*>(it.values) + from;
+#pragma unroll 1
+        for (; u < stop; ++u) {
+            mbarrier_wait(empty(stage), phase ^ 1);
+#pragma unroll
+            for (int i = 0; i < rounds; ++i, keys += step, values += step) copy_row(i, keys, values);
+            warp_arrive(full(stage));
+            copy_async_arrive(full(stage));
+            advance();
+        }
+        return u;
+    }
+
+    // Bit j of a row of the tile: it sees KV row KD_UNIT * u + j.
     __device__ __forceinline__ void note_seen(int u) const
     {
         const HeadItem<E>& it = item();
@@ -62,8 +86,9 @@
         for (int row = thread; row < min(L::rows, real_rows); row += 128) {
             const int node = own_row(row) / call.batch().heads, words = call.keys.words;
             const unsigned* mask = call.keys.mask + ((long long)it.segment.request * call.batch().nodes + node) * words;
-            seen(stage)[row] = make_uint2(visible_rows(mask, words, u * KD_UNIT, it.keys.length, it.keys.total),
-                                          visible_rows(mask, words, u * KD_UNIT + 32, it.keys.length, it.keys.total));
+#pragma unroll
+            for (int word = 0; word < KD_UNIT / 32; ++word)
+                seen(stage, row)[word] = visible_rows(mask, words, u * KD_UNIT + 32 * word, it.keys.length, it.keys.total);
         }
     }
 
@@ -127,8 +152,8 @@
         }
         const HeadItem<E>& it = item();
         const int end = it.segment.end;
-        int u = it.segment.begin, found[rounds];
-        find_rows(u, found);
+        int u = copy_plain_units(it.segment.begin, end), found[rounds];
+        if (u < end) find_rows(u, found);
 #pragma unroll 1
         for (; u < end; ++u) {
             mbarrier_wait(empty(stage), phase ^ 1);

@@ -9,9 +9,52 @@
         }
     }
 
+    __device__ __forceinline__ void multiply_pv(float (&o)[columns][4], const unsigned (&p)[scores / 2][4], int at) const
+    {
+        const Descriptor values = matrix_at(unit(at) + L::blocks * L::block_bytes, L::block_bytes);
+        wgmma_begin();
+#pragma unroll
+        for (int k = 0; k < scores / 2; ++k) wgmma_values<T>(o, p[k], moved(values, k * 16 * 128), true);
+        wgmma_commit();
+    }
+
+    // Weights V of one unit run beside the softmax of the next: with registers for the scores of one unit only.
+    __device__ __forceinline__ void attend_beside(float (&o)[columns][4], float (&s)[scores][4], const unsigned (&q)[q_registers][4],
+                                                float (&row_max)[2], float (&row_sum)[2])
+    {
+        unsigned p[scores / 2][4];
+        float factor[2];
+        const int end = item().segment.end;
+        int u = item().segment.begin;
+        first_scores(s, q);
+        softmax(s, u, stage, row_max, row_sum, factor);   // the result so far is 0 and needs no factor
+        pack(s, p);
+#pragma unroll 1
+        for (; u + 1 < end; ++u) {
+            const int at = stage;
+            advance();
+            wait_for_unit();
+            multiply_qk(s, q);
+            multiply_pv(o, p, at);
+            wgmma_wait<1>();
+            wgmma_results(s);
+            softmax(s, u + 1, stage, row_max, row_sum, factor);
+            wgmma_wait<0>();
+            wgmma_results(o);
+            warp_arrive(empty(at));
+            if (__any_sync(KD_FULL_MASK, factor[0] != 1.0f || factor[1] != 1.0f)) scale(o, factor);
+            pack(s, p);
+        }
+        multiply_pv(o, p, stage);
+        wgmma_wait<0>();
+        wgmma_results(o);
+        warp_arrive(empty(stage));
+        advance();
+    }
+
     // Softmax of a unit whose scores are there, and its weights V; `more`: scores of the next unit are computed meanwhile.
     template <bool more>
-    __device__ __forceinline__ void step(float (&o)[columns][4], float (&s)[8][4], float (&next)[8][4], const unsigned (&q)[q_registers][4],
+    __device__ __forceinline__ void step(float (&o)[columns][4], float (&s)[scores][4], float (&next)[scores][4], const unsigned (&q)[q_registers][4],
                                          int u, float (&row_max)[2], float (&row_sum)[2])
     {
         const int at = stage;
@@ -20,22 +63,19 @@
             wait_for_unit();
             multiply_qk(next, q);
         }
-        unsigned p[4][4];
+        unsigned p[scores / 2][4];
         float factor[2];
-        softmax(s, u, at, row_max, row_sum, p, factor);
+        softmax(s, u, at, row_max, row_sum, factor);
+        pack(s, p);
         if (__any_sync(KD_FULL_MASK, factor[0] != 1.0f || factor[1] != 1.0f)) scale(o, factor);
-        const Descriptor values = matrix_at(unit(at) + L::blocks * L::block_bytes, L::block_bytes);
-        wgmma_begin();
-#pragma unroll
-        for (int k = 0; k < 4; ++k) wgmma_values<T>(o, p[k], moved(values, k * 16 * 128), true);
-        wgmma_commit();
+        multiply_pv(o, p, at);
         wgmma_wait<0>();
         wgmma_results(o);
         warp_arrive(empty(at));
         if (more) wgmma_results(next);
     }
 
-    __device__ __forceinline__ void scores(float (&s)[8][4], const unsigned (&q)[q_registers][4])
+    __device__ __forceinline__ void first_scores(float (&s)[scores][4], const unsigned (&q)[q_registers][4])
     {
         wait_for_unit();
         multiply_qk(s, q);
@@ -76,29 +116,28 @@
 
     __device__ __forceinline__ void attend_segment()
     {
-        float o[columns][4], s[8][4], row_max[2] = {kd_least, kd_least}, row_sum[2] = {0.0f, 0.0f};
+        float o[columns][4], s[scores][4], row_max[2] = {kd_least, kd_least}, row_sum[2] = {0.0f, 0.0f};
         unsigned q[q_registers][4];
         load_q(q);
 #pragma unroll
         for (int i = 0; i < 4 * columns; ++i) o[i / 4][i % 4] = 0.0f;
 #pragma unroll
-        for (int i = 0; i < 32; ++i) s[i / 4][i % 4] = 0.0f;
-        const int end = item().segment.end;
-        int u = item().segment.begin;
-        if constexpr (GROUPS > 2) {
-#pragma unroll 1
-            for (; u < end; ++u) scores(s, q), step<false>(o, s, s, q, u, row_max, row_sum);
+        for (int i = 0; i < 4 * scores; ++i) s[i / 4][i % 4] = 0.0f;
+        if constexpr (GROUPS > 2 || KD_UNIT > 64 || KD_BESIDE) {
+            attend_beside(o, s, q, row_max, row_sum);
         } else {
-            float next[8][4];
+            float next[scores][4];
+            const int end = item().segment.end;
+            int u = item().segment.begin;
 #pragma unroll
-            for (int i = 0; i < 32; ++i) next[i / 4][i % 4] = 0.0f;
-            scores(s, q);
+            for (int i = 0; i < 4 * scores; ++i) next[i / 4][i % 4] = 0.0f;
+            first_scores(s, q);
             if constexpr (GROUPS == 1) {           // too few registers for two steps in one
 #pragma unroll 1
                 for (; u + 1 < end; ++u) {
                     step<true>(o, s, next, q, u, row_max, row_sum);
 #pragma unroll
-                    for (int i = 0; i < 32; ++i) s[i / 4][i % 4] = next[i / 4][i % 4];
+                    for (int i = 0; i < 4 * scores; ++i) s[i / 4][i % 4] = next[i / 4][i % 4];
                 }
                 step<false>(o, s, next, q, u, row_max, row_sum);
             } else {
@@ -136,13 +175,14 @@
         __syncthreads();
         wait_for_predecessor();
         start_successor();
-        constexpr int copying = GROUPS == 3 ? 88 : GROUPS == 2 ? 88 : narrow ? 136 : 72;
-        constexpr int own = GROUPS == 3 ? 136 : GROUPS == 2 ? 208 : narrow ? 216 : 184;
+        constexpr int copying = GROUPS == 3 ? 80 : GROUPS == 2 ? 88 : narrow ? 136 : 72;
+        constexpr int own = GROUPS == 3 ? 144 : GROUPS == 2 ? 208 : narrow ? 216 : 184;
         constexpr int most = GROUPS == 2 ? 504 : GROUPS == 1 && !narrow ? 256 : 512;   // of all groups of a block
         static_assert(GROUPS * own + copying <= most, "who asks for more registers than there are waits for ever");
         if (group == GROUPS) {
             fewer_registers<copying>();
-            if (warp == 0) first_work(call.batch(), call.keys.table, item().segment);
+            if (warp == 0 && !(GROUPS > 1 && KD_WEIGHED && weighed_segment(call.batch(), call.keys.table, item().segment)))
+                first_work(call.batch(), call.keys.table, item().segment);
             for (; choose_item(); ++segments) copy_segment();
         } else {
             more_registers<own>();

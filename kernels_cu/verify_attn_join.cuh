@@ -60,6 +60,7 @@ __device__ __forceinline__ void join_pieces(const Partial* partial, const float*
         if (mine) where = find(b, row), note = reinterpret_cast<const int4*>(table)[where.tile];
         const int first = note.x, pieces = real && note.y > 1 ? note.y : 0, distance = note.z;   // one: its block wrote the result
         const bool wanted = mine && (pieces || !real);
+        if (pass == 1 && warps == 1 && !wanted) return;                // the whole warp
         const int tile_row = where.row;
         const long long at = (long long)b * rows + row;
         const auto place = [&](int i) { return (long long)(i ? first + distance * i - (distance - 1) : first) * tile_rows + tile_row; };

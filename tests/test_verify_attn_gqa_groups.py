@@ -30,7 +30,7 @@ def test_groups_and_sizes(backend, group, size, nodes):
     bodies.check_grid(backend, group, size, nodes, BF16)
 
 
-@pytest.mark.parametrize("variant", variants.GROUPS, ids=lambda one: one.kernel)
+@pytest.mark.parametrize("variant", variants.GROUPS, ids=lambda one: f"{one.kernel}-{one.unit}")
 @pytest.mark.parametrize("size", [64, 128])
 def test_every_kernel(monkeypatch, backend, variant, size):
     """Tiles that are full, nearly empty (groups without a row) and cut: 200 rows of a KV head."""
@@ -40,6 +40,19 @@ def test_every_kernel(monkeypatch, backend, variant, size):
     negative = backend.run(kd.verify_attn_gqa, *case[:7], scale=-SCALE, counts=case.counts)
     positive = backend.run(kd.verify_attn_gqa, -case.q, *case[1:7], scale=SCALE, counts=case.counts)
     np.testing.assert_array_equal(negative.out.view(np.int16), positive.out.view(np.int16))
+
+
+@pytest.mark.parametrize("variant", variants.GROUPS, ids=lambda one: f"{one.kernel}-{one.unit}")
+def test_last_tiles_that_take_less_time(monkeypatch, backend, variant):
+    """One request, whose last tile of 8 rows gets fewer blocks than the others; also with several KV heads."""
+    monkeypatch.setattr(verify_attn_gqa_launch, "variant_for", lambda *_: variant)
+    for nodes, shared, length in (
+        (variant.rows // 8 + 1, 1, 700),
+        (variant.rows // 8 + 1, 2, 1500),
+        (3, 1, 90),
+    ):
+        case = make(25, [length], nodes, 8, shared, 128, dtype=BF16)
+        assert_right(case, attend(backend, case))
 
 
 def test_half_precision(backend):
