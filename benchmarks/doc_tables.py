@@ -150,26 +150,39 @@ def fp8_rows() -> str:
 
 def grouped() -> str:
     """Return the second table of docs/verify_attn.md."""
+    small, large, wide, single, tiny = (
+        "qwen3-8b, llama-3-8b", "llama-70b", "qwen3-235b", "llama-2-7b", "smollm2-135m",
+    )  # fmt: skip
     shapes = (
-        ("qwen3-8b", 1, 1, 32768, "rows16"), ("qwen3-8b", 64, 1, 4096, "rows16"),
-        ("qwen3-8b", 1, 17, 2048, "rows48"), ("qwen3-8b", 1, 33, 2048, "rows48"),
-        ("qwen3-8b", 1, 65, 8192, "rows64"), ("qwen3-8b", 1, 65, 32768, "rows128"),
-        ("qwen3-8b", 8, 65, 4096, "rows128"), ("llama-70b", 8, 65, 8192, "rows128"),
-        ("smollm2-135m", 1, 65, 8192, "rows64"),
+        (small, 1, 1, 512), (small, 1, 1, 32768), (small, 64, 1, 4096), (small, 1, 17, 512),
+        (small, 1, 17, 8192), (small, 1, 65, 8192), (small, 1, 65, 32768), (small, 1, 129, 8192),
+        (small, 8, 65, 8192), (large, 8, 65, 8192), (wide, 1, 65, 8192), (single, 8, 65, 4096),
+        (tiny, 1, 65, 8192),
     )  # fmt: skip
     body, file = [], "verify_attn_gqa_h200.csv"
-    for model, b, n, p, kernel in shapes:
+    for model, b, n, p in shapes:
         shape = {"model": model, "b": b, "q": n, "prefix": p}
-        ours = rows(file, provider="kdtree_cupy", variant=kernel, **shape)[-1]
+        ours, narrow = (
+            rows(file, provider="kdtree_cupy", kv=kv, variant="", splits="auto", **shape)[0]
+            for kv in ("bfloat16", "e4m3")
+        )
         torch = rows(file, provider="torch sdpa", **shape)
         heads = f"{ours['H']} / {ours['Hkv']} of {ours['D']}"
         share = f"{float(ours['share_of_floor']):.0%} ({ours['floor_is']})"
-        body.append(
-            (b, heads, n, f"{p:,}", kernel, us(ours["us"]), share, us(torch[-1]["us"]) if torch else "")
-        )
-    return table(
-        "| batch | heads / KV heads | nodes | prefix | kernel | us | of the floor | torch SDPA us |", body
+        peer = us(torch[0]["us"]) if torch else ""
+        body.append((b, heads, n, f"{p:,}", ours["kernel"], us(ours["us"]), share, us(narrow["us"]), peer))
+    columns = (
+        "batch",
+        "heads / KV heads",
+        "nodes",
+        "prefix",
+        "kernel",
+        "us",
+        "of the floor",
+        "8-bit us",
+        "SDPA us",
     )
+    return table(f"| {' | '.join(columns)} |", body)
 
 
 def _each(rows_of_cells: Iterable[Row], column: str) -> str:

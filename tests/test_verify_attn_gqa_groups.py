@@ -44,7 +44,7 @@ def test_every_kernel(monkeypatch, backend, variant, size):
 
 @pytest.mark.parametrize("variant", variants.GROUPS, ids=lambda one: f"{one.kernel}-{one.unit}")
 def test_last_tiles_that_take_less_time(monkeypatch, backend, variant):
-    """One request, whose last tile of 8 rows gets fewer blocks than the others; also with several KV heads."""
+    """One request, whose last tile of 8 rows gets fewer blocks than the others; one and two KV heads."""
     monkeypatch.setattr(verify_attn_gqa_launch, "variant_for", lambda *_: variant)
     for nodes, shared, length in (
         (variant.rows // 8 + 1, 1, 700),
