@@ -88,7 +88,6 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     check_alignment(a, out, ("q", "k_cache", "v_cache", "tree_k", "tree_v"))
     on, macros = card(run.device), run.library.defines
     variant = variant_for(nodes * group, splits, uses_warp_groups(run.library, on), macros, narrow)
-    ring = {"KD_UNIT": variant.unit} if variant.unit not in (UNIT, UNIT_SM90) else {}
     least = LEAST_STAGES + int(macros.get("KD_AHEAD", 0))
     asked = macros.get("KD_STAGES", None if run.device is not None else least)
     unit = variant.unit if variant.file == FILE_SM90 else int(macros.get("KD_UNIT", variant.unit))
@@ -105,7 +104,7 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
         variant.file, variant.kernel, plan.blocks, variant.threads,
         (*inputs, partial, partial_lse, table, batch, *sizes, plan.chunk_units, plan.most_chunks, least,
          np.float32(scale * math.log2(math.e)), value_scale),
-        shared_bytes=variant.shared_bytes(size, stages, unit), defines=defines | ring | {"KD_STAGES": stages},
+        shared_bytes=variant.shared_bytes(size, stages, unit), defines=defines | {"KD_STAGES": stages},
         early=starts_early(run),
     )  # fmt: skip
     if plan.most_chunks == 1 and a.counts is None:

@@ -47,9 +47,8 @@ class Variant(NamedTuple):
         """Dynamic shared memory for heads of ``size``: ``bytes`` of HeadLayout or of HeadGroupLayout."""
         ring = stages * (unit or self.unit) * 4 * size
         if self.file == FILE_SM90:
-            blocks = size // 64 if self.rows > 128 else size // 64 - 1 if self.unit > 64 else 0
-            seen = stages * self.rows * self.unit // 8
-            return ring + 128 * self.rows * blocks + seen + 16 * (stages + 2) + 2 * 224
+            q_blocks = {192: size // 64, 128: 0, 64: size // 128}[self.rows]
+            return ring + 128 * self.rows * q_blocks + stages * self.rows * 8 + 16 * (stages + 2) + 2 * 224
         kept = 4 * 512 * self.tiles * self.warps if self.tiles == 2 and size > 64 else 0
         return ring + kept + 16 * stages + 224
 
@@ -62,17 +61,16 @@ ROWS16 = Variant("verify_attn_gqa_rows16", 1, 1, 8)
 WGMMA64 = Variant("verify_attn_gqa_wgmma64", 1, 4, 2, FILE_SM90, UNIT_SM90)
 WGMMA128 = Variant("verify_attn_gqa_wgmma128", 1, 8, 1, FILE_SM90, UNIT_SM90)
 WGMMA192 = Variant("verify_attn_gqa_wgmma192", 1, 12, 1, FILE_SM90, UNIT_SM90)
-WGMMA128_WIDE = WGMMA128._replace(unit=128)
 PORTABLE = (ROWS128, ROWS64, ROWS48, ROWS32, ROWS16)
-GROUPS = (WGMMA192, WGMMA128_WIDE, WGMMA128, WGMMA64)
+GROUPS = (WGMMA192, WGMMA128, WGMMA64)
 DYNAMIC_SHARED = {one.kernel: one.shared_bytes(128, LEAST_STAGES) for one in PORTABLE}
 DYNAMIC_SHARED |= {one.kernel: one.shared_bytes(128, LEAST_STAGES + 1) for one in GROUPS}
 """Least dynamic shared memory of each kernel, in bytes, with heads of 128 numbers."""
-NARROW_BLOCKS = {ROWS64: 2, ROWS48: 2, ROWS32: 4, WGMMA64: 1}
+NARROW_BLOCKS = {ROWS64: 2, ROWS48: 2, ROWS32: 4}
 """Most blocks on a multiprocessor with 8-bit rows, which pass through registers, where it is fewer."""
-TILE_TIME = {ROWS128: 1.65, ROWS64: 1.0, ROWS48: 0.8}
-"""Time of a tile, relative to one of 64 rows: measured on an H200 for 128 rows, estimated for 48."""
-TILE_TIME_SM90 = {WGMMA192: 2.45, WGMMA128: 1.75, WGMMA64: 1.0}
+TILE_TIME = {ROWS128: 1.65, ROWS64: 1.0, ROWS48: 0.82}
+"""Time of a tile, relative to one of 64 rows, measured on an H200."""
+TILE_TIME_SM90 = {WGMMA192: 2.2, WGMMA128: 1.72, WGMMA64: 1.0}
 """The same for warp groups, measured on an H200 (8 requests, prefix of 8,192)."""
 
 
@@ -90,7 +88,7 @@ def variant_for(
     """
     kernels = GROUPS if warp_groups else PORTABLE
     asked = [one for one in kernels if one.rows == int(macros.get("KD_TILE_ROWS", 0))]
-    chosen = asked[-1] if asked else _fastest(rows, splits, warp_groups, narrow)
+    chosen = asked[0] if asked else _fastest(rows, splits, warp_groups, narrow)
     fewer = NARROW_BLOCKS.get(chosen) if narrow else None
     return chosen._replace(most_blocks=fewer) if fewer else chosen
 

@@ -1,7 +1,7 @@
 // verify_attn_gqa_sm90.cu: verify_attn_gqa (see verify_attn_gqa.cu) for sm_90a, by matrix instructions of warp groups.
 //
 // Algorithm  as verify_attn_gqa_rows64, in units of 64 KV rows; verify_attn_heads_groups.cuh explains
-//   verify_attn_gqa_wgmma64    64 rows a block, two blocks a multiprocessor (8-bit rows: one)
+//   verify_attn_gqa_wgmma64    64 rows a block, two blocks a multiprocessor
 //   verify_attn_gqa_wgmma128   128 rows;  _wgmma192   192 rows
 // Inputs, Outputs   as verify_attn_gqa_rows64; partial results are joined by verify_attn_gqa_combine
 // Arch       sm_90a
@@ -10,9 +10,7 @@
 //            wgmma192: any grid, block 512, dynamic shared HeadGroupLayout::bytes
 // Numerics   as verify_attn_gqa_rows64
 // Bytes      as verify_attn_gqa_rows64
-#ifndef KD_UNIT
-#define KD_UNIT 64       // or 128: verify_attn_gqa_wgmma128 alone has registers for that
-#endif
+#define KD_UNIT 64
 #ifndef KD_SNAP
 #define KD_SNAP 1
 #endif
@@ -49,10 +47,8 @@
 #else
 #define KD_SWIZZLED_SHARED(name) DYN_SHARED(unsigned char, name)
 #endif
-#if KD_UNIT == 64
-KD_GROUPS_KERNEL(verify_attn_gqa_wgmma64, 1, KD_NARROW ? 1 : 2)
-#endif
-#if KD_UNIT == 64 && !KD_NARROW    // widening beside three groups would want more registers than are left
+KD_GROUPS_KERNEL(verify_attn_gqa_wgmma64, 1, 2)
+#if !KD_NARROW    // widening beside three groups would want more registers than are left
 KD_GROUPS_KERNEL(verify_attn_gqa_wgmma192, 3, 1)
 #endif
 KD_GROUPS_KERNEL(verify_attn_gqa_wgmma128, 2, 1)

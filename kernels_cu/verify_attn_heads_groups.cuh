@@ -1,9 +1,8 @@
 // verify_attn_heads_groups.cuh: attention of one tile of 64 * GROUPS query rows of one KV head by warp groups (sm_90a).
 //
-//   groups 0 .. GROUPS-1   64 rows each: scores and result stay in registers, and Q (of three groups: in shared memory, for
-//                          want of registers).  One or two groups: scores Q K of unit i+1 run while the group takes the
-//                          softmax of unit i; three groups, or units of 128 rows: weights V of unit i while it takes that
-//                          of unit i+1.  The products of one group run while another takes its softmax
+//   groups 0 .. GROUPS-1   64 rows each: scores and result stay in registers, Q of two groups too; that of three groups lies in
+//                          shared memory, of one group (two blocks a multiprocessor) half of it.  Weights V of unit i run while the group takes the softmax of unit i+1, and
+//                          the products of one group while another takes its softmax
 //   group GROUPS           chooses segments and copies keys and values into a ring of KD_STAGES units of rows.  It
 //                          runs ahead of the others into the next segment; a segment's item is one of two
 //
@@ -22,20 +21,16 @@
 #ifndef KD_WEIGHED
 #define KD_WEIGHED 1      // 0: tiles with fewer groups get as many blocks as others
 #endif
-#ifndef KD_BESIDE
-#define KD_BESIDE 0       // 1: also one and two groups run weights V, not Q K, beside a softmax
-#endif
-
 template <int GROUPS>
 struct HeadGroupLayout {
     static constexpr int rows = 64 * GROUPS, threads = 128 * (GROUPS + 1), blocks = KD_HEAD / 64;
     static constexpr int block_bytes = KD_UNIT * 128, unit_bytes = 2 * blocks * block_bytes;
-    static constexpr int q_blocks = GROUPS > 2 ? blocks : KD_UNIT > 64 ? blocks - 1 : 0, q_block_bytes = 64 * 128;   // of Q, here
+    static constexpr int q_blocks = GROUPS == 3 ? blocks : GROUPS == 1 ? blocks / 2 : 0, q_block_bytes = 64 * 128;   // of Q, here
     static constexpr int q = KD_STAGES * unit_bytes, q_bytes = GROUPS * q_blocks * q_block_bytes;
     static constexpr int seen = q + q_bytes;                   // which KV rows of a unit each row sees; units of the tree
     static constexpr int barriers = seen + KD_STAGES * rows * KD_UNIT / 8;   // full and empty: units, two items
     static constexpr int item = barriers + 2 * (KD_STAGES + 2) * 8, item_bytes = 224, bytes = item + 2 * item_bytes;
-    static_assert(KD_UNIT % 64 == 0 && KD_UNIT <= 128 && KD_HEAD % 64 == 0 && KD_STAGES >= 2, "swizzled blocks; matrix instructions");
+    static_assert(KD_UNIT == 64 && KD_HEAD % 64 == 0 && KD_STAGES >= 2, "swizzled blocks; matrix instructions");
     static_assert(item % 16 == 0 && sizeof(HeadItem<__half>) <= item_bytes, "room for the item");
 };
 
@@ -147,13 +142,13 @@ struct HeadGroups {
     }
 
     // Scores of this thread's two rows to weights, and the factors for the result so far.
-    __device__ __forceinline__ void softmax(float (&s)[scores][4], int u, int at, float (&row_max)[2], float (&row_sum)[2],
+    __device__ __forceinline__ void softmax(float (&s)[scores][4], int u, float (&row_max)[2], float (&row_sum)[2],
                                             float (&factor)[2]) const
     {
         if ((u + 1) * KD_UNIT > item().keys.length) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const unsigned* words = seen(at, 64 * group + 16 * warp + 8 * half + (lane >> 2));
+                const unsigned* words = seen(stage, 64 * group + 16 * warp + 8 * half + (lane >> 2));
 #pragma unroll
                 for (int word = 0; word < KD_UNIT / 32; ++word) {
                     const unsigned bits = words[word] >> 2 * (lane & 3);

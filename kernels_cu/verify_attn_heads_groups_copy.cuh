@@ -113,35 +113,28 @@
         *reinterpret_cast<uint4*>(to + (((2 * (part % 4) + 1) ^ (row & 7)) << 4)) = high;
     }
 
-    // 8-bit rows come through registers: a piece of a unit to come is under way as soon as one of this is stored.
+    // 8-bit rows come through registers: a piece of the next unit is under way as soon as one of this is stored.
     __device__ __forceinline__ void widen_segment()
     {
-        constexpr int loads = rounds * L::blocks, ahead = GROUPS == 1 ? 2 : 1;   // units under way: as many as there are registers for
+        constexpr int loads = rounds * L::blocks;
         const int end = item().segment.end;
         int found[rounds];
-        uint4 loaded[ahead][loads];
+        uint4 loaded[loads];
+        find_rows(item().segment.begin, found);
 #pragma unroll
-        for (int j = 0; j < ahead; ++j) {
-            find_rows(min(item().segment.begin + j, end - 1), found);
-#pragma unroll
-            for (int i = 0; i < loads; ++i) loaded[j][i] = narrow_piece(found, i);
-        }
+        for (int i = 0; i < loads; ++i) loaded[i] = narrow_piece(found, i);
 #pragma unroll 1
-        for (int first = item().segment.begin; first < end; first += ahead)
+        for (int u = item().segment.begin; u < end; ++u) {
+            find_rows(min(u + 1, end - 1), found);
+            mbarrier_wait(empty(stage), phase ^ 1);
 #pragma unroll
-            for (int j = 0; j < ahead; ++j) {
-                const int u = first + j;
-                if (u >= end) break;
-                find_rows(min(u + ahead, end - 1), found);
-                mbarrier_wait(empty(stage), phase ^ 1);
-#pragma unroll
-                for (int i = 0; i < loads; ++i) store_wide(loaded[j][i], i), loaded[j][i] = narrow_piece(found, i);
-                if ((u + 1) * KD_UNIT > item().keys.length) note_seen(u);
-                fence_async_proxy();
-                warp_arrive(full(stage));
-                mbarrier_arrive(full(stage));
-                advance();
-            }
+            for (int i = 0; i < loads; ++i) store_wide(loaded[i], i), loaded[i] = narrow_piece(found, i);
+            if ((u + 1) * KD_UNIT > item().keys.length) note_seen(u);
+            fence_async_proxy();
+            warp_arrive(full(stage));
+            mbarrier_arrive(full(stage));
+            advance();
+        }
     }
 
     __device__ __forceinline__ void copy_segment()

@@ -18,71 +18,6 @@
         wgmma_commit();
     }
 
-    // Weights V of one unit run beside the softmax of the next: with registers for the scores of one unit only.
-    __device__ __forceinline__ void attend_beside(float (&o)[columns][4], float (&s)[scores][4], const unsigned (&q)[q_registers][4],
-                                                float (&row_max)[2], float (&row_sum)[2])
-    {
-        unsigned p[scores / 2][4];
-        float factor[2];
-        const int end = item().segment.end;
-        int u = item().segment.begin;
-        first_scores(s, q);
-        softmax(s, u, stage, row_max, row_sum, factor);   // the result so far is 0 and needs no factor
-        pack(s, p);
-#pragma unroll 1
-        for (; u + 1 < end; ++u) {
-            const int at = stage;
-            advance();
-            wait_for_unit();
-            multiply_qk(s, q);
-            multiply_pv(o, p, at);
-            wgmma_wait<1>();
-            wgmma_results(s);
-            softmax(s, u + 1, stage, row_max, row_sum, factor);
-            wgmma_wait<0>();
-            wgmma_results(o);
-            warp_arrive(empty(at));
-            if (__any_sync(KD_FULL_MASK, factor[0] != 1.0f || factor[1] != 1.0f)) scale(o, factor);
-            pack(s, p);
-        }
-        multiply_pv(o, p, stage);
-        wgmma_wait<0>();
-        wgmma_results(o);
-        warp_arrive(empty(stage));
-        advance();
-    }
-
-    // Softmax of a unit whose scores are there, and its weights V; `more`: scores of the next unit are computed meanwhile.
-    template <bool more>
-    __device__ __forceinline__ void step(float (&o)[columns][4], float (&s)[scores][4], float (&next)[scores][4], const unsigned (&q)[q_registers][4],
-                                         int u, float (&row_max)[2], float (&row_sum)[2])
-    {
-        const int at = stage;
-        advance();
-        if (more) {
-            wait_for_unit();
-            multiply_qk(next, q);
-        }
-        unsigned p[scores / 2][4];
-        float factor[2];
-        softmax(s, u, at, row_max, row_sum, factor);
-        pack(s, p);
-        if (__any_sync(KD_FULL_MASK, factor[0] != 1.0f || factor[1] != 1.0f)) scale(o, factor);
-        multiply_pv(o, p, at);
-        wgmma_wait<0>();
-        wgmma_results(o);
-        warp_arrive(empty(at));
-        if (more) wgmma_results(next);
-    }
-
-    __device__ __forceinline__ void first_scores(float (&s)[scores][4], const unsigned (&q)[q_registers][4])
-    {
-        wait_for_unit();
-        multiply_qk(s, q);
-        wgmma_wait<0>();
-        wgmma_results(s);
-    }
-
     // Divide by the sum of weights; write log-sums and results, to a partial result or to the result.
     __device__ __forceinline__ void finish(float (&o)[columns][4], const float (&row_max)[2], float (&row_sum)[2]) const
     {
@@ -116,41 +51,42 @@
 
     __device__ __forceinline__ void attend_segment()
     {
-        float o[columns][4], s[scores][4], row_max[2] = {kd_least, kd_least}, row_sum[2] = {0.0f, 0.0f};
-        unsigned q[q_registers][4];
+        float o[columns][4], s[scores][4], row_max[2] = {kd_least, kd_least}, row_sum[2] = {0.0f, 0.0f}, factor[2];
+        unsigned q[q_registers][4], p[scores / 2][4];
         load_q(q);
 #pragma unroll
         for (int i = 0; i < 4 * columns; ++i) o[i / 4][i % 4] = 0.0f;
 #pragma unroll
         for (int i = 0; i < 4 * scores; ++i) s[i / 4][i % 4] = 0.0f;
-        if constexpr (GROUPS > 2 || KD_UNIT > 64 || KD_BESIDE) {
-            attend_beside(o, s, q, row_max, row_sum);
-        } else {
-            float next[scores][4];
-            const int end = item().segment.end;
-            int u = item().segment.begin;
-#pragma unroll
-            for (int i = 0; i < 4 * scores; ++i) next[i / 4][i % 4] = 0.0f;
-            first_scores(s, q);
-            if constexpr (GROUPS == 1) {           // too few registers for two steps in one
+        const int end = item().segment.end;
+        int u = item().segment.begin;
+        wait_for_unit();
+        multiply_qk(s, q);
+        wgmma_wait<0>();
+        wgmma_results(s);
+        softmax(s, u, row_max, row_sum, factor);   // the result so far is 0 and needs no factor
+        pack(s, p);
 #pragma unroll 1
-                for (; u + 1 < end; ++u) {
-                    step<true>(o, s, next, q, u, row_max, row_sum);
-#pragma unroll
-                    for (int i = 0; i < 4 * scores; ++i) s[i / 4][i % 4] = next[i / 4][i % 4];
-                }
-                step<false>(o, s, next, q, u, row_max, row_sum);
-            } else {
-#pragma unroll 1
-                for (; u + 2 < end; u += 2) step<true>(o, s, next, q, u, row_max, row_sum), step<true>(o, next, s, q, u + 1, row_max, row_sum);
-                if (u + 2 == end) {
-                    step<true>(o, s, next, q, u, row_max, row_sum);
-                    step<false>(o, next, s, q, u + 1, row_max, row_sum);
-                } else {
-                    step<false>(o, s, next, q, u, row_max, row_sum);
-                }
-            }
+        while (++u < end) {
+            const int at = stage;
+            advance();
+            wait_for_unit();
+            multiply_qk(s, q);
+            multiply_pv(o, p, at);
+            wgmma_wait<1>();                       // the scores are there, weights V still run
+            wgmma_results(s);
+            softmax(s, u, row_max, row_sum, factor);
+            wgmma_wait<0>();
+            wgmma_results(o);
+            warp_arrive(empty(at));
+            if (__any_sync(KD_FULL_MASK, factor[0] != 1.0f || factor[1] != 1.0f)) scale(o, factor);
+            pack(s, p);
         }
+        multiply_pv(o, p, stage);
+        wgmma_wait<0>();
+        wgmma_results(o);
+        warp_arrive(empty(stage));
+        advance();
         finish(o, row_max, row_sum);
     }
 
@@ -175,9 +111,8 @@
         __syncthreads();
         wait_for_predecessor();
         start_successor();
-        constexpr int copying = GROUPS == 3 ? 80 : GROUPS == 2 ? 88 : narrow ? 136 : 72;
-        constexpr int own = GROUPS == 3 ? 144 : GROUPS == 2 ? 208 : narrow ? 216 : 184;
-        constexpr int most = GROUPS == 2 ? 504 : GROUPS == 1 && !narrow ? 256 : 512;   // of all groups of a block
+        constexpr int copying = GROUPS == 3 ? 80 : 88, own = GROUPS == 3 ? 144 : GROUPS == 2 ? 208 : 168;
+        constexpr int most = GROUPS == 3 ? 512 : GROUPS == 2 ? 504 : 256;      // of all groups of a block
         static_assert(GROUPS * own + copying <= most, "who asks for more registers than there are waits for ever");
         if (group == GROUPS) {
             fewer_registers<copying>();

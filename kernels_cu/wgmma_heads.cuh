@@ -1,15 +1,13 @@
 // wgmma_heads.cuh: the matrix instructions of a warp group for heads of 64 and 128 numbers; wgmma.cuh explains.
 //
-// scores (64 x 64 or 64 x 128) = or += q (64 x 16, shared or registers) * keys; result (64 x 64 or 64 x 128) += weights (registers) * values
+// scores (64 x 64) = or += q (64 x 16, shared or registers) * keys; result (64 x 64 or 64 x 128) += weights (registers) * values
 #ifndef KD_WGMMA_HEADS_CUH
 #define KD_WGMMA_HEADS_CUH
 
 #include "wgmma.cuh"
 
 template <class T> __device__ __forceinline__ void wgmma_shared_keys(float (&d)[8][4], Descriptor a, Descriptor b, bool add);
-template <class T> __device__ __forceinline__ void wgmma_shared_keys(float (&d)[16][4], Descriptor a, Descriptor b, bool add);
 template <class T> __device__ __forceinline__ void wgmma_keys(float (&d)[8][4], const unsigned (&a)[4], Descriptor b, bool add);
-template <class T> __device__ __forceinline__ void wgmma_keys(float (&d)[16][4], const unsigned (&a)[4], Descriptor b, bool add);
 template <class T> __device__ __forceinline__ void wgmma_values(float (&d)[8][4], const unsigned (&a)[4], Descriptor b, bool add);
 template <class T> __device__ __forceinline__ void wgmma_values(float (&d)[16][4], const unsigned (&a)[4], Descriptor b, bool add);
 
@@ -39,35 +37,11 @@ KD_WGMMA(__half, "f16")
 #undef KD_WGMMA
 
 #define KD_WGMMA(T, type)                                                                                     \
-    template <> __device__ __forceinline__ void wgmma_shared_keys<T>(float (&d)[16][4], Descriptor a, Descriptor b, bool add) \
-    {                                                                                                         \
-        asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " " \
-                     KD_REGISTERS_64 ", %64, %65, p, 1, 1, 0, 0; }"                                          \
-                     : KD_EIGHT_FOURS(0), KD_EIGHT_FOURS(8)                                                                      \
-                     : "l"(a), "l"(b), "r"((int)add) : "memory");                                             \
-    }
-KD_WGMMA(__nv_bfloat16, "bf16")
-KD_WGMMA(__half, "f16")
-#undef KD_WGMMA
-
-#define KD_WGMMA(T, type)                                                                                     \
     template <> __device__ __forceinline__ void wgmma_keys<T>(float (&d)[8][4], const unsigned (&a)[4], Descriptor b, bool add) \
     {                                                                                                         \
         asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " " \
                      KD_REGISTERS_32 ", {%32, %33, %34, %35}, %36, p, 1, 1, 0; }"                               \
                      : KD_EIGHT_FOURS(0)                                                                                    \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add) : "memory");         \
-    }
-KD_WGMMA(__nv_bfloat16, "bf16")
-KD_WGMMA(__half, "f16")
-#undef KD_WGMMA
-
-#define KD_WGMMA(T, type)                                                                                     \
-    template <> __device__ __forceinline__ void wgmma_keys<T>(float (&d)[16][4], const unsigned (&a)[4], Descriptor b, bool add) \
-    {                                                                                                         \
-        asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " " \
-                     KD_REGISTERS_64 ", {%64, %65, %66, %67}, %68, p, 1, 1, 0; }"                               \
-                     : KD_EIGHT_FOURS(0), KD_EIGHT_FOURS(8)                                                                                    \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add) : "memory");         \
     }
 KD_WGMMA(__nv_bfloat16, "bf16")
@@ -107,17 +81,9 @@ template <class T> inline void wgmma_shared_keys(float (&d)[8][4], Descriptor a,
 {
     kd_host::wgmma<T, 64>(d[0], nullptr, a, b, false, add);
 }
-template <class T> inline void wgmma_shared_keys(float (&d)[16][4], Descriptor a, Descriptor b, bool add)
-{
-    kd_host::wgmma<T, 128>(d[0], nullptr, a, b, false, add);
-}
 template <class T> inline void wgmma_keys(float (&d)[8][4], const unsigned (&a)[4], Descriptor b, bool add)
 {
     kd_host::wgmma<T, 64>(d[0], a, b, b, false, add);
-}
-template <class T> inline void wgmma_keys(float (&d)[16][4], const unsigned (&a)[4], Descriptor b, bool add)
-{
-    kd_host::wgmma<T, 128>(d[0], a, b, b, false, add);
 }
 template <class T> inline void wgmma_values(float (&d)[8][4], const unsigned (&a)[4], Descriptor b, bool add)
 {

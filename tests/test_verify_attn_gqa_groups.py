@@ -30,7 +30,7 @@ def test_groups_and_sizes(backend, group, size, nodes):
     bodies.check_grid(backend, group, size, nodes, BF16)
 
 
-@pytest.mark.parametrize("variant", variants.GROUPS, ids=lambda one: f"{one.kernel}-{one.unit}")
+@pytest.mark.parametrize("variant", variants.GROUPS, ids=lambda one: one.kernel)
 @pytest.mark.parametrize("size", [64, 128])
 def test_every_kernel(monkeypatch, backend, variant, size):
     """Tiles that are full, nearly empty (groups without a row) and cut: 200 rows of a KV head."""
@@ -42,7 +42,7 @@ def test_every_kernel(monkeypatch, backend, variant, size):
     np.testing.assert_array_equal(negative.out.view(np.int16), positive.out.view(np.int16))
 
 
-@pytest.mark.parametrize("variant", variants.GROUPS, ids=lambda one: f"{one.kernel}-{one.unit}")
+@pytest.mark.parametrize("variant", variants.GROUPS, ids=lambda one: one.kernel)
 def test_last_tiles_that_take_less_time(monkeypatch, backend, variant):
     """One request, whose last tile of 8 rows gets fewer blocks than the others; one and two KV heads."""
     monkeypatch.setattr(verify_attn_gqa_launch, "variant_for", lambda *_: variant)
