@@ -162,27 +162,14 @@ def grouped() -> str:
     body, file = [], "verify_attn_gqa_h200.csv"
     for model, b, n, p in shapes:
         shape = {"model": model, "b": b, "q": n, "prefix": p}
-        ours, narrow = (
-            rows(file, provider="kdtree_cupy", kv=kv, variant="", splits="auto", **shape)[0]
-            for kv in ("bfloat16", "e4m3")
-        )
+        ours, narrow = rows(file, provider="kdtree_cupy", variant="", splits="auto", **shape)
         torch = rows(file, provider="torch sdpa", **shape)
         heads = f"{ours['H']} / {ours['Hkv']} of {ours['D']}"
         share = f"{float(ours['share_of_floor']):.0%} ({ours['floor_is']})"
-        peer = us(torch[0]["us"]) if torch else ""
-        body.append((b, heads, n, f"{p:,}", ours["kernel"], us(ours["us"]), share, us(narrow["us"]), peer))
-    columns = (
-        "batch",
-        "heads / KV heads",
-        "nodes",
-        "prefix",
-        "kernel",
-        "us",
-        "of the floor",
-        "8-bit us",
-        "SDPA us",
-    )
-    return table(f"| {' | '.join(columns)} |", body)
+        times = us(ours["us"]), share, us(narrow["us"]), us(torch[0]["us"]) if torch else ""
+        body.append((b, heads, n, f"{p:,}", ours["kernel"], *times))
+    head = "| batch | heads / KV | nodes | prefix | kernel | us | of the floor | 8-bit us | torch SDPA us |"
+    return table(head, body)
 
 
 def _each(rows_of_cells: Iterable[Row], column: str) -> str:

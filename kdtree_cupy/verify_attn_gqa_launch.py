@@ -18,8 +18,7 @@ from .verify_attn_gqa_variants import (
     FILE,
     FILE_SM90,
     LEAST_STAGES,
-    UNIT,
-    UNIT_SM90,
+    NARROW,
     stages_and_blocks,
     variant_for,
 )
@@ -39,7 +38,7 @@ def defines_of(size: int, dtype: str, result: str, narrow: bool) -> dict[str, An
         defines["KD_QUERY"] = CXX[dtype]
     if result != dtype:
         defines["KD_OUT"] = CXX[result]
-    return defines | ({"KD_NARROW": 1} if narrow else {})
+    return defines | (NARROW if narrow else {})
 
 
 def join(
@@ -55,7 +54,7 @@ def join(
     blocks = math.ceil(rows * (size // columns) * 32 * warps / threads)
     run.launch(
         FILE, "verify_attn_gqa_combine", (blocks, batch), threads, (*arrays_of, *sizes[1:], columns, warps),
-        defines={k: v for k, v in defines.items() if k != "KD_NARROW"} | {"KD_EXACT_ONLY": 1},
+        defines={k: v for k, v in defines.items() if k not in NARROW} | {"KD_EXACT_ONLY": 1},
         early=starts_early(run),
     )  # fmt: skip
 

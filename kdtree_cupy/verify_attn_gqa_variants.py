@@ -66,12 +66,16 @@ GROUPS = (WGMMA192, WGMMA128, WGMMA64)
 DYNAMIC_SHARED = {one.kernel: one.shared_bytes(128, LEAST_STAGES) for one in PORTABLE}
 DYNAMIC_SHARED |= {one.kernel: one.shared_bytes(128, LEAST_STAGES + 1) for one in GROUPS}
 """Least dynamic shared memory of each kernel, in bytes, with heads of 128 numbers."""
+NARROW: Mapping[str, Any] = MappingProxyType({"KD_CACHE": "unsigned char", "KD_NARROW": 1})
+"""Macros of keys and values in 8-bit floats."""
 NARROW_BLOCKS = {ROWS64: 2, ROWS48: 2, ROWS32: 4}
 """Most blocks on a multiprocessor with 8-bit rows, which pass through registers, where it is fewer."""
 TILE_TIME = {ROWS128: 1.65, ROWS64: 1.0, ROWS48: 0.82}
 """Time of a tile, relative to one of 64 rows, measured on an H200."""
 TILE_TIME_SM90 = {WGMMA192: 2.2, WGMMA128: 1.72, WGMMA64: 1.0}
 """The same for warp groups, measured on an H200 (8 requests, prefix of 8,192)."""
+TILE_TIME_NARROW = {WGMMA128: 1.3, WGMMA64: 1.0}
+"""The same with 8-bit rows, of which a wider tile widens each once for more rows."""
 
 
 def variant_for(
@@ -97,8 +101,8 @@ def _fastest(rows: int, splits: int | str, warp_groups: bool, narrow: bool) -> V
     if splits == "fixed":
         return WGMMA64 if warp_groups else ROWS64
     if warp_groups:
-        kernels = [one for one in TILE_TIME_SM90 if not narrow or one is not WGMMA192]
-        return min(kernels, key=lambda one: math.ceil(rows / one.rows) * TILE_TIME_SM90[one])
+        times = TILE_TIME_NARROW if narrow else TILE_TIME_SM90
+        return min(times, key=lambda one: math.ceil(rows / one.rows) * times[one])
     if rows <= ROWS32.rows:
         return ROWS32 if rows > ROWS16.rows else ROWS16
     return min(TILE_TIME, key=lambda one: math.ceil(rows / one.rows) * TILE_TIME[one])

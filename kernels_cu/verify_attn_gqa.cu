@@ -29,10 +29,7 @@
 #define KD_UNIT 32
 #endif
 #ifndef KD_NARROW
-#define KD_NARROW 0       // 1: keys and values are bytes that hold 8-bit floats
-#endif
-#if KD_NARROW
-#define KD_CACHE unsigned char
+#define KD_NARROW 0       // 1 with KD_CACHE "unsigned char": keys and values are 8-bit floats
 #endif
 #include "verify_attn_formula.cuh"
 #include "verify_attn_heads.cuh"
@@ -65,6 +62,8 @@ verify_attn_gqa_v1(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ 
 
 // ---- tensor cores ----
 #ifndef KD_EXACT_ONLY      // float32 inputs have v1 alone
+
+static_assert(KD_NARROW == (sizeof(KD_CACHE) == 1), "KD_NARROW 1 goes with KD_CACHE \"unsigned char\"");
 
 #define KD_HEADS_KERNEL(name, MT, WARPS, BLOCKS)                                                                        \
     extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)                                                    \

@@ -15,12 +15,11 @@
 #define KD_SNAP 1
 #endif
 #ifndef KD_NARROW
-#define KD_NARROW 0       // 1: keys and values are bytes that hold 8-bit floats
-#endif
-#if KD_NARROW
-#define KD_CACHE unsigned char
+#define KD_NARROW 0       // 1 with KD_CACHE "unsigned char": keys and values are 8-bit floats
 #endif
 #include "verify_attn_heads_groups.cuh"
+
+static_assert(KD_NARROW == (sizeof(KD_CACHE) == 1), "KD_NARROW 1 goes with KD_CACHE \"unsigned char\"");
 
 #define KD_GROUPS_KERNEL(name, GROUPS, BLOCKS)                                                                          \
     extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), BLOCKS)                                            \

@@ -146,6 +146,6 @@ def test_kernels_of_8_bit_rows_compile_without_spills(arch, file):
         nvrtc.choose().check_arch(arch)
     except BackendError as error:
         pytest.skip(str(error))
-    library = KernelLibrary(defines={"KD_NARROW": 1})
+    library = KernelLibrary(defines=variants.NARROW)
     rows = library.report([file], arch=arch).rows
     assert not [row.name for row in rows if row.spill_bytes or row.stack_bytes]
