@@ -1,5 +1,6 @@
 """kdtree generate and kdtree record, on a small checkpoint folder; SmolLM2 where it is installed."""
 
+import importlib
 import json
 
 import numpy as np
@@ -82,6 +83,38 @@ def test_a_recording_can_be_replayed(folder, tmp_path, capsys):
     assert load_trace(again).sequences == 2
     assert run(capsys, "trace", "validate", out)[0] == 0
     assert tau(jump(trace, acceptance(trace, ddtree, [16]).accepted[:, 0])).pooled > 1
+
+
+def test_a_recording_goes_on_with_the_same_options_only(folder, tmp_path, capsys, monkeypatch):
+    (tmp_path / "stopping.py").write_text(
+        "from kdtree_cupy.engine import NGramDrafter\n"
+        "class Stopping(NGramDrafter):\n"
+        "    left = 1\n"
+        "    def __call__(self, contexts, width):\n"
+        "        if not Stopping.left:\n            raise KeyboardInterrupt\n"
+        "        Stopping.left -= 1\n        return super().__call__(contexts, width)\n"
+        "def make(model):\n    return Stopping(model.vocab_size, 3)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, first in (("ids", 5), ("others", 7)):
+        rows = [{"ids": [first, 6, first]}, {"ids": [8, 9]}]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    args = ("record", "--model", folder, "-o", "a.kdtr", "--batch", 1, "--task", "x", "-k", 4)
+    args += ("--drafter", "stopping:make")
+    code, _, error = run(capsys, *args, "-p", "ids.jsonl", "-n", 6)
+    assert (code, "Interrupted" in error) == (2, True)
+    for other, field in (
+        (("-p", "ids.jsonl", "-n", 7), "max_new"),
+        (("-p", "others.jsonl", "-n", 6), "prompts"),
+    ):
+        code, _, error = run(capsys, *args, *other)
+        assert (code, f"header field {field!r}" in error) == (2, True)
+    importlib.import_module("stopping").Stopping.left = 9
+    assert run(capsys, *args, "-p", "ids.jsonl", "-n", 6)[0] == 0
+    assert load_trace("a.kdtr").sequences == 2
+    code, _, error = run(capsys, *args, "-p", "ids.jsonl", "-n", 6)
+    assert (code, "exists already: remove it" in error) == (2, True)
 
 
 @pytest.mark.parametrize(("name", "count"), [("mt_bench", 14), ("gsm8k", 12)])

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import sys
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from .engine_options import load, model_options, read_prompts
 
 _TEXT = (".kdtr", ".npz", ".safetensors", ".jsonl")
+
+
+def checksum(prompts: Sequence[np.ndarray]) -> str:
+    """Return eight hexadecimal digits that change with the token ids of prompts or with their ends."""
+    code = 0
+    for prompt in prompts:
+        code = zlib.crc32(np.int64(len(prompt)).tobytes() + np.asarray(prompt, np.int64).tobytes(), code)
+    return f"{code:08x}"
 
 
 @click.command(name="record", context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
@@ -51,7 +62,8 @@ def command(
 
     source = prompts or bundled_traces()[0]
     model, tokenizer = load(options["model"], options["device"], need_text=source.suffix not in _TEXT)
-    tokens = read_prompts(source, tokenizer, raw)[:limit]
+    prompts_of_file = read_prompts(source, tokenizer, raw)
+    tokens = prompts_of_file[:limit]
     names = ("depth", "corpus", "head")
     drafter = named_drafter(options["drafter"], model, **{name: options[name] for name in names})
     header = {
@@ -60,6 +72,8 @@ def command(
         "task": task or source.stem,
         "stop_tokens": list(model.config.stop_tokens),
         "source": "kdtree record",
+        "prompts": checksum(prompts_of_file),  # a recording goes on only with the same ones
+        "max_new": options["max_new"],
     }
     with tqdm(total=len(tokens), desc="recording", unit="prompt", disable=None, file=sys.stderr) as bar:
         path = record(
