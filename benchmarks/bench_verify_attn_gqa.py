@@ -45,7 +45,7 @@ SHAPES = [
     *((TINY, b, n, p) for b, n, p in ((1, 1, 2048), (1, 65, 512), (1, 65, 8192), (16, 33, 2048))),
 ]
 """Model, requests, nodes, rows of the prefix."""
-MOST_OF_PEER = 2_500_000
+MOST_OF_PEER = 5_000_000
 """Requests times nodes times prefix beyond which torch is not timed: it wants several times the memory."""
 
 
