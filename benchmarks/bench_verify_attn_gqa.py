@@ -105,7 +105,8 @@ def call(x: Inputs, **options: Any) -> kd.Attention:
 def kernel_of(x: Inputs, library: KernelLibrary, splits: Any) -> str:
     """Return the name of the kernel that a call takes."""
     rows, on = x.q.shape[1] * x.q.shape[2] // x.k.shape[2], card(torch.cuda.current_device())
-    chosen = variant_for(rows, splits, uses_warp_groups(library, on), library.defines)
+    narrow = x.k.dtype == torch.float8_e4m3fn
+    chosen = variant_for(rows, splits, uses_warp_groups(library, on), library.defines, narrow)
     return chosen.kernel.removeprefix("verify_attn_gqa_")
 
 
