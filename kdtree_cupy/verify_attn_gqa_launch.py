@@ -20,6 +20,7 @@ from .verify_attn_gqa_variants import (
     LEAST_STAGES,
     NARROW,
     stages_and_blocks,
+    tight,
     variant_for,
 )
 from .verify_attn_launch import CXX, LEAST_ROWS, Cut, card, check_alignment, cut, join_items, starts_early
@@ -87,6 +88,7 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     check_alignment(a, out, ("q", "k_cache", "v_cache", "tree_k", "tree_v"))
     on, macros = card(run.device), run.library.defines
     variant = variant_for(nodes * group, splits, uses_warp_groups(run.library, on), macros, narrow)
+    variant = tight(variant) if narrow or result == "float32" else variant
     least = LEAST_STAGES + int(macros.get("KD_AHEAD", 0))
     asked = macros.get("KD_STAGES", None if run.device is not None else least)
     unit = variant.unit if variant.file == FILE_SM90 else int(macros.get("KD_UNIT", variant.unit))

@@ -68,8 +68,8 @@ DYNAMIC_SHARED |= {one.kernel: one.shared_bytes(128, LEAST_STAGES + 1) for one i
 """Least dynamic shared memory of each kernel, in bytes, with heads of 128 numbers."""
 NARROW: Mapping[str, Any] = MappingProxyType({"KD_CACHE": "unsigned char", "KD_NARROW": 1})
 """Macros of keys and values in 8-bit floats."""
-NARROW_BLOCKS = {ROWS64: 2, ROWS48: 2, ROWS32: 4}
-"""Most blocks on a multiprocessor with 8-bit rows, which pass through registers, where it is fewer."""
+TIGHT_BLOCKS = {ROWS64: 2, ROWS48: 2, ROWS32: 4}
+"""Most blocks on a multiprocessor, where 8-bit rows or float32 results want more registers."""
 TILE_TIME = {ROWS128: 1.65, ROWS64: 1.0, ROWS48: 0.82}
 """Time of a tile, relative to one of 64 rows, measured on an H200."""
 TILE_TIME_SM90 = {WGMMA192: 2.2, WGMMA128: 1.72, WGMMA64: 1.0}
@@ -92,9 +92,12 @@ def variant_for(
     """
     kernels = GROUPS if warp_groups else PORTABLE
     asked = [one for one in kernels if one.rows == int(macros.get("KD_TILE_ROWS", 0))]
-    chosen = asked[0] if asked else _fastest(rows, splits, warp_groups, narrow)
-    fewer = NARROW_BLOCKS.get(chosen) if narrow else None
-    return chosen._replace(most_blocks=fewer) if fewer else chosen
+    return asked[0] if asked else _fastest(rows, splits, warp_groups, narrow)
+
+
+def tight(variant: Variant) -> Variant:
+    """Return a kernel as it is with 8-bit rows or float32 results."""
+    return variant._replace(most_blocks=TIGHT_BLOCKS.get(variant, variant.most_blocks))
 
 
 def _fastest(rows: int, splits: int | str, warp_groups: bool, narrow: bool) -> Variant:

@@ -85,13 +85,14 @@ static_assert(KD_NARROW == (sizeof(KD_CACHE) == 1), "KD_NARROW 1 goes with KD_CA
             v_cache + value_at, tree_k ? tree_v + value_at : nullptr, width};                                                \
         HeadTile<KD_QUERY, KD_OUT, KD_CACHE, MT, WARPS>(call, shared).run();                                                      \
     }
-// 8-bit rows pass through registers: fewer blocks have more of those
+// 8-bit rows pass through registers, float32 results are twice as many words: fewer blocks have more registers
+constexpr bool kd_tight = KD_NARROW || sizeof(KD_OUT) > 2;
 KD_HEADS_KERNEL(verify_attn_gqa_rows128, 2, 4, 2)
-KD_HEADS_KERNEL(verify_attn_gqa_rows64, 1, 4, KD_NARROW ? 2 : 3)
+KD_HEADS_KERNEL(verify_attn_gqa_rows64, 1, 4, kd_tight ? 2 : 3)
 #if KD_UNIT == 32
-KD_HEADS_KERNEL(verify_attn_gqa_rows48, 1, 3, KD_NARROW ? 2 : 4)
+KD_HEADS_KERNEL(verify_attn_gqa_rows48, 1, 3, kd_tight ? 2 : 4)
 #endif
-KD_HEADS_KERNEL(verify_attn_gqa_rows32, 1, 2, KD_NARROW ? 4 : 5)
+KD_HEADS_KERNEL(verify_attn_gqa_rows32, 1, 2, kd_tight ? 4 : 5)
 KD_HEADS_KERNEL(verify_attn_gqa_rows16, 1, 1, 8)
 #undef KD_HEADS_KERNEL
 
