@@ -162,7 +162,7 @@ def grouped() -> str:
     body, file = [], "verify_attn_gqa_h200.csv"
     for model, b, n, p in shapes:
         shape = {"model": model, "b": b, "q": n, "prefix": p}
-        ours, narrow = rows(file, provider="kdtree_cupy", variant="", splits="auto", **shape)
+        ours, narrow = rows(file, provider="kdtree_cupy", variant="", splits="auto", **shape)[-2:]
         torch = rows(file, provider="torch sdpa", **shape)
         heads = f"{ours['H']} / {ours['Hkv']} of {ours['D']}"
         share = f"{float(ours['share_of_floor']):.0%} ({ours['floor_is']})"
