@@ -89,8 +89,8 @@ def read_measurements(paths: Iterable[Path]) -> Measurements:
         if len(gpus | ({found.gpu} if found.gpu else set())) > 1:
             raise KdtrError(f"{path}: measured on {', '.join(sorted(gpus))}, the others on {found.gpu}")
         found.gpu = found.gpu or next(iter(gpus), "")
-        commit = rows[0].get("commit") or rows[0].get("git") or "unknown"
-        found.sources.append(f"{path.name} (commit {commit})")
+        commits = dict.fromkeys(row.get("commit") or row.get("git") or "unknown" for row in rows)
+        found.sources.append(f"{path.name} (commit {', '.join(commits)})")
     return found
 
 

@@ -43,7 +43,7 @@ def plot_speedup_stack(parts: Parts, tau: np.ndarray, trace_name: str, *, contex
         above.plot(place, gain, "o-", color=style.BLUE, markersize=4)
         above.plot(best, gain[best], "o", color=style.ORANGE, markersize=7)
         above.annotate(f"B = {nodes[best]:g}: {gain[best]:.2f}x", (best, gain[best]), xytext=(0, 7),
-                       textcoords="offset points", ha="center", fontsize=8)  # fmt: skip
+                       textcoords="offset points", ha="center" if best else "left", fontsize=8)  # fmt: skip
         above.set_ylim(0, 1.2 * gain.max())
         above.set_title(f"prefix {context:,}", fontsize=9)
         rows = {"draft": np.full(nodes.size, parts.table.draft_ms), "model_ms": parts.model_ms}
