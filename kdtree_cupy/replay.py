@@ -71,7 +71,7 @@ def check_budgets(budgets: Sequence[int]) -> np.ndarray:
         raise ValueError(f"budgets: got {list(budgets)!r}, wanted at least one integer in 0..{MAX_BUDGET}")
     bad = (array < 0) | (array > MAX_BUDGET)
     if bad.any():
-        raise ValueError(f"budgets: got {int(array[bad][0])}, wanted 0..{MAX_BUDGET} (-1 is for idle slots)")
+        raise ValueError(f"budgets: got {int(array[bad][0])}, wanted 0..{MAX_BUDGET}")
     return np.unique(array.astype(np.int64))
 
 
