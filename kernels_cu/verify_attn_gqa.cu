@@ -65,25 +65,25 @@ verify_attn_gqa_v1(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ 
 
 static_assert(KD_NARROW == (sizeof(KD_CACHE) == 1), "KD_NARROW 1 goes with KD_CACHE \"unsigned char\"");
 
-#define KD_HEADS_KERNEL(name, MT, WARPS, BLOCKS)                                                                        \
-    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)                                                    \
-    name(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ k_cache, const KD_CACHE* __restrict__ v_cache,    \
-         const KD_CACHE* __restrict__ tree_k, const KD_CACHE* __restrict__ tree_v, const unsigned* __restrict__ mask,   \
-         const int* __restrict__ lengths, const int* __restrict__ counts, const int* __restrict__ page_table,           \
-         KD_OUT* __restrict__ out, float* __restrict__ lse, KD_PARTIAL* __restrict__ partial,                           \
-         float* __restrict__ partial_lse, int* __restrict__ table, int size, int nodes, int group, int kv_heads,        \
-         int words, long long page_stride, int width, int value_at, int page_size, int most_pages, int chunk_units,     \
-         int most_chunks, int least_units, float scale_log2, float value_scale)                                                            \
-    {                                                                                                                   \
-        DYN_SHARED(unsigned char, shared);                                                                              \
-        constexpr int rows = HeadLayout<MT, WARPS>::rows;                                                               \
-        const HeadCall<KD_QUERY, KD_OUT, KD_CACHE> call = {                                                                       \
-            {q, k_cache, tree_k, mask, page_table, out, lse, partial, partial_lse, reinterpret_cast<int4*>(table),      \
-             {lengths, counts, size, nodes, group, rows, kv_heads * ceil_div(nodes * group, rows), chunk_units,         \
-              most_chunks, least_units, kv_heads},                                                                   \
-             words, page_size, most_pages, page_stride, scale_log2, value_scale},                                                    \
-            v_cache + value_at, tree_k ? tree_v + value_at : nullptr, width};                                                \
-        HeadTile<KD_QUERY, KD_OUT, KD_CACHE, MT, WARPS>(call, shared).run();                                                      \
+#define KD_HEADS_KERNEL(name, MT, WARPS, BLOCKS)                                                                      \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)                                                  \
+    name(const KD_QUERY* __restrict__ q, const KD_CACHE* __restrict__ k_cache, const KD_CACHE* __restrict__ v_cache,  \
+         const KD_CACHE* __restrict__ tree_k, const KD_CACHE* __restrict__ tree_v, const unsigned* __restrict__ mask, \
+         const int* __restrict__ lengths, const int* __restrict__ counts, const int* __restrict__ page_table,         \
+         KD_OUT* __restrict__ out, float* __restrict__ lse, KD_PARTIAL* __restrict__ partial,                         \
+         float* __restrict__ partial_lse, int* __restrict__ table, int size, int nodes, int group, int kv_heads,      \
+         int words, long long page_stride, int width, int value_at, int page_size, int most_pages, int chunk_units,   \
+         int most_chunks, int least_units, float scale_log2, float value_scale)                                       \
+    {                                                                                                                 \
+        DYN_SHARED(unsigned char, shared);                                                                            \
+        constexpr int rows = HeadLayout<MT, WARPS>::rows;                                                             \
+        const HeadCall<KD_QUERY, KD_OUT, KD_CACHE> call = {                                                           \
+            {q, k_cache, tree_k, mask, page_table, out, lse, partial, partial_lse, reinterpret_cast<int4*>(table),    \
+             {lengths, counts, size, nodes, group, rows, kv_heads * ceil_div(nodes * group, rows), chunk_units,       \
+              most_chunks, least_units, kv_heads},                                                                    \
+             words, page_size, most_pages, page_stride, scale_log2, value_scale},                                     \
+            v_cache + value_at, tree_k ? tree_v + value_at : nullptr, width};                                         \
+        HeadTile<KD_QUERY, KD_OUT, KD_CACHE, MT, WARPS>(call, shared).run();                                          \
     }
 // 8-bit rows pass through registers, float32 results are twice as many words: fewer blocks have more registers
 constexpr bool kd_tight = KD_NARROW || sizeof(KD_OUT) > 2;

@@ -15,58 +15,58 @@ template <class T> __device__ __forceinline__ void wgmma_values(float (&d)[16][4
 #define KD_FOUR(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
 #define KD_EIGHT_FOURS(i) \
     KD_FOUR(i), KD_FOUR(i + 1), KD_FOUR(i + 2), KD_FOUR(i + 3), KD_FOUR(i + 4), KD_FOUR(i + 5), KD_FOUR(i + 6), KD_FOUR(i + 7)
-#define KD_REGISTERS_32 \
+#define KD_REGISTERS_32                                                                           \
     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
     "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
-#define KD_REGISTERS_64 \
-    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+#define KD_REGISTERS_64                                                                               \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "     \
     "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, " \
     "%39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, " \
     "%58, %59, %60, %61, %62, %63}"
 
-#define KD_WGMMA(T, type)                                                                                     \
+#define KD_WGMMA(T, type)                                                                                                    \
     template <> __device__ __forceinline__ void wgmma_shared_keys<T>(float (&d)[8][4], Descriptor a, Descriptor b, bool add) \
-    {                                                                                                         \
-        asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " " \
-                     KD_REGISTERS_32 ", %32, %33, p, 1, 1, 0, 0; }"                                          \
-                     : KD_EIGHT_FOURS(0)                                                                      \
-                     : "l"(a), "l"(b), "r"((int)add) : "memory");                                             \
+    {                                                                                                                        \
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " "  \
+                     KD_REGISTERS_32 ", %32, %33, p, 1, 1, 0, 0; }"                                                          \
+                     : KD_EIGHT_FOURS(0)                                                                                     \
+                     : "l"(a), "l"(b), "r"((int)add) : "memory");                                                            \
     }
 KD_WGMMA(__nv_bfloat16, "bf16")
 KD_WGMMA(__half, "f16")
 #undef KD_WGMMA
 
-#define KD_WGMMA(T, type)                                                                                     \
+#define KD_WGMMA(T, type)                                                                                                       \
     template <> __device__ __forceinline__ void wgmma_keys<T>(float (&d)[8][4], const unsigned (&a)[4], Descriptor b, bool add) \
-    {                                                                                                         \
-        asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " " \
-                     KD_REGISTERS_32 ", {%32, %33, %34, %35}, %36, p, 1, 1, 0; }"                               \
-                     : KD_EIGHT_FOURS(0)                                                                                    \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add) : "memory");         \
+    {                                                                                                                           \
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " "     \
+                     KD_REGISTERS_32 ", {%32, %33, %34, %35}, %36, p, 1, 1, 0; }"                                               \
+                     : KD_EIGHT_FOURS(0)                                                                                        \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add) : "memory");                           \
     }
 KD_WGMMA(__nv_bfloat16, "bf16")
 KD_WGMMA(__half, "f16")
 #undef KD_WGMMA
 
-#define KD_WGMMA(T, type)                                                                                     \
+#define KD_WGMMA(T, type)                                                                                                         \
     template <> __device__ __forceinline__ void wgmma_values<T>(float (&d)[8][4], const unsigned (&a)[4], Descriptor b, bool add) \
-    {                                                                                                         \
-        asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " " \
-                     KD_REGISTERS_32 ", {%32, %33, %34, %35}, %36, p, 1, 1, 1; }"                               \
-                     : KD_EIGHT_FOURS(0)                                                                                    \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add) : "memory");         \
+    {                                                                                                                             \
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " "       \
+                     KD_REGISTERS_32 ", {%32, %33, %34, %35}, %36, p, 1, 1, 1; }"                                                 \
+                     : KD_EIGHT_FOURS(0)                                                                                          \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add) : "memory");                             \
     }
 KD_WGMMA(__nv_bfloat16, "bf16")
 KD_WGMMA(__half, "f16")
 #undef KD_WGMMA
 
-#define KD_WGMMA(T, type)                                                                                     \
+#define KD_WGMMA(T, type)                                                                                                          \
     template <> __device__ __forceinline__ void wgmma_values<T>(float (&d)[16][4], const unsigned (&a)[4], Descriptor b, bool add) \
-    {                                                                                                         \
-        asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " " \
-                     KD_REGISTERS_64 ", {%64, %65, %66, %67}, %68, p, 1, 1, 1; }"                               \
-                     : KD_EIGHT_FOURS(0), KD_EIGHT_FOURS(8)                                                                                    \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add) : "memory");         \
+    {                                                                                                                              \
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " "       \
+                     KD_REGISTERS_64 ", {%64, %65, %66, %67}, %68, p, 1, 1, 1; }"                                                  \
+                     : KD_EIGHT_FOURS(0), KD_EIGHT_FOURS(8)                                                                        \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add) : "memory");                              \
     }
 KD_WGMMA(__nv_bfloat16, "bf16")
 KD_WGMMA(__half, "f16")
