@@ -10,6 +10,7 @@ from engine_tools import golden, prompts_for, real, small_gqa
 from kdtree_cupy.acceptance import tau
 from kdtree_cupy.cli import main
 from kdtree_cupy.cli.engine_options import read_prompts
+from kdtree_cupy.cli.record import file_checksum
 from kdtree_cupy.policies import ddtree
 from kdtree_cupy.replay import acceptance, jump
 from kdtree_cupy.safetensors_file import write_safetensors
@@ -82,6 +83,10 @@ def test_a_recording_can_be_replayed(folder, tmp_path, capsys):
     assert code == 0
     assert load_trace(again).sequences == 2
     assert run(capsys, "trace", "validate", out)[0] == 0
+    corpus = tmp_path / "corpus.kdtr"
+    args = ("record", "--model", folder, "-p", prompts, "-o", corpus, "-k", 4, "-n", 4, "--corpus", out)
+    assert run(capsys, *args)[0] == 0
+    assert load_trace(corpus).header["corpus"] == file_checksum(out) != file_checksum(corpus)
     assert tau(jump(trace, acceptance(trace, ddtree, [16]).accepted[:, 0])).pooled > 1
 
 
@@ -154,6 +159,12 @@ def test_own_drafter(folder, tmp_path, capsys, monkeypatch):
         (["--prompt-ids", "latin.txt"], "latin.txt: wanted text in UTF-8"),
         (["--prompt-ids", "large.txt"], "prompts[0]: token 96, wanted 0..95"),
         (["--drafter", "head", "--prompt-ids", "good.txt"], "needs its weights"),
+        (["--head", "good.txt", "--prompt-ids", "good.txt"], "--head goes with --drafter head"),
+        (
+            ["--model", "good.txt", "--prompt-ids", "good.txt"],
+            "another kind; wanted smollm2, a .gguf file",
+        ),
+        (["--model", "nowhere", "--prompt-ids", "good.txt"], "no such file or folder; wanted smollm2"),
         (["Hello"], "the model has no tokenizer"),
     ],
 )

@@ -192,6 +192,10 @@ def test_an_interrupted_recording_of_a_hugging_face_model_goes_on(temperature, t
     stop_after_three.done = 0
     with pytest.raises(KeyboardInterrupt):
         hf.record(model, prompts, drafter, tmp_path / "parts.kdtr", progress=stop_after_three, **options)
+    with pytest.raises(ValueError, match="header field 'max_new': got 9"):
+        hf.record(model, prompts, drafter, tmp_path / "parts.kdtr", **options | {"max_new": 9})
+    with pytest.raises(ValueError, match="header field 'prompts'"):
+        hf.record(model, prompts[::-1], drafter, tmp_path / "parts.kdtr", **options)
     told = []
     parts = hf.record(model, prompts, drafter, tmp_path / "parts.kdtr", progress=told.append, **options)
     assert told == [3, 1, 1]

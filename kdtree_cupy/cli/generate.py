@@ -41,7 +41,7 @@ def command(
     show_trees: bool,
     **options: Any,
 ) -> None:
-    """Write text with a real model: token by token, by chains or by draft trees, always the same text.
+    """Write text with a real model: token by token, by chains or by trees, the same text but for rounding.
 
     The model is SmolLM2-135M-Instruct from a Python package (98 MB, Apache-2.0), or one of yours:
 

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from .engine_options import load, model_options, read_prompts
 
 _TEXT = (".kdtr", ".npz", ".safetensors", ".jsonl")
 
 
-def checksum(prompts: Sequence[np.ndarray]) -> str:
-    """Return eight hexadecimal digits that change with the token ids of prompts or with their ends."""
+def file_checksum(path: Path) -> str:
+    """Return eight hexadecimal digits that change with what a file holds."""
     code = 0
-    for prompt in prompts:
-        code = zlib.crc32(np.int64(len(prompt)).tobytes() + np.asarray(prompt, np.int64).tobytes(), code)
+    with path.open("rb") as file:
+        while part := file.read(1 << 22):
+            code = zlib.crc32(part, code)
     return f"{code:08x}"
 
 
@@ -57,7 +56,7 @@ def command(
     from tqdm import tqdm
 
     from ..engine.named import named_drafter
-    from ..record import record
+    from ..record import checksum, record
     from ..trace import bundled_traces
 
     source = prompts or bundled_traces()[0]
@@ -75,6 +74,8 @@ def command(
         "prompts": checksum(prompts_of_file),  # a recording goes on only with the same ones
         "max_new": options["max_new"],
     }
+    given = {name: options[name] for name in ("head", "corpus") if options[name] is not None}
+    header |= {name: file_checksum(path) for name, path in given.items()}
     with tqdm(total=len(tokens), desc="recording", unit="prompt", disable=None, file=sys.stderr) as bar:
         path = record(
             model, tokens, drafter, out, header=header, vocabulary=tokenizer.pieces if tokenizer else None,

@@ -1,8 +1,8 @@
 """Decode a batch of prompts token by token, by chains or by draft trees: the same text, in fewer passes.
 
 At temperature 0 every mode writes what greedy decoding writes.  Above 0 the draw at a place of the response
-uses one random number of the request, whatever tree the place is reached in: all modes write the same text
-for the same seed, and that text has the distribution of plain sampling.
+uses one random number of the request, whatever tree the place is reached in: but for rounding all modes write
+the same text for the same seed, and that text has the distribution of plain sampling.
 """
 
 from __future__ import annotations

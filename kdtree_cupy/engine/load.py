@@ -49,6 +49,10 @@ def load_model(
         found = read_gguf(path)
         model = Model(found.config, found.weights, xp=xp, dtype=dtype)
         return model, from_gguf(found.metadata) if text else None
+    if not path.is_dir():
+        what = "this is a file of another kind" if path.exists() else "there is no such file or folder"
+        forms = "smollm2, a .gguf file, or a folder with config.json and .safetensors"
+        raise FileNotFoundError(2, f"model: {what}; wanted {forms}", str(path))
     config = from_dict(read_config(path))
     model = Model(config, read_checkpoint(path), xp=xp, dtype=dtype)
     has_text = text and (path / "tokenizer.json").exists()

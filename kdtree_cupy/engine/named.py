@@ -36,10 +36,12 @@ def named_drafter(
     Raises
     ------
     ValueError
-        An unknown name, a module without that attribute, or ``head`` without its file.
+        An unknown name, a module without that attribute, ``head`` without its file or its file without it.
     TypeError
         What the module offers is no drafter.
     """
+    if head is not None and name != "head":
+        raise ValueError(f"head: got {head}, but the drafter is {name!r}; --head goes with --drafter head")
     if name == "ngram":
         texts = []
         if corpus is not None:

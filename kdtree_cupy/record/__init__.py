@@ -6,6 +6,6 @@ interrupted recording.
 """
 
 from .engine import record
-from .rows import draft_rows
+from .rows import checksum, draft_rows
 
-__all__ = ["draft_rows", "record"]
+__all__ = ["checksum", "draft_rows", "record"]

@@ -16,7 +16,7 @@ from ..engine.context import Drafter
 from ..engine.topk import best_tokens
 from ..trace_writer import TraceWriter
 from .engine import TARGET_RANKS
-from .rows import draft_rows
+from .rows import checksum, draft_rows
 
 
 def record(
@@ -67,6 +67,7 @@ def record(
     fields = {
         "vocab_size": vocab_size, "temperature": float(temperature),
         "seed": seed if temperature > 0 else None, "stop_tokens": [], **(header or {}),
+        "prompts": checksum(prompts), "max_new": max_new,  # a recording goes on only with the same ones
     }  # fmt: skip
     options: dict[str, Any] = {"do_sample": False}
     if temperature > 0:

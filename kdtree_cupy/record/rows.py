@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +22,14 @@ class Rows(NamedTuple):
     ids: np.ndarray
     logprobs: np.ndarray
     next_logprob: np.ndarray | None
+
+
+def checksum(prompts: Sequence[np.ndarray]) -> str:
+    """Return eight hexadecimal digits that change with the token ids of prompts or with their ends."""
+    code = 0
+    for prompt in prompts:
+        code = zlib.crc32(np.int64(len(prompt)).tobytes() + np.asarray(prompt, np.int64).tobytes(), code)
+    return f"{code:08x}"
 
 
 def draft_rows(
