@@ -1,9 +1,10 @@
 // verify_attn_heads_groups.cuh: attention of one tile of 64 * GROUPS query rows of one KV head by warp groups (sm_90a).
 //
-//   groups 0 .. GROUPS-1   64 rows each: scores and result stay in registers, Q of two groups too; that of three groups lies in
-//                          shared memory, of one group (two blocks a multiprocessor) half of it.  Weights V of unit i run while the group takes the softmax of unit i+1, and
-//                          the products of one group while another takes its softmax
-//   group GROUPS           chooses segments and copies keys and values into a ring of KD_STAGES units of rows.  It
+//   groups 0 .. GROUPS-1   64 rows each: scores and result stay in registers, Q of two groups too; that of three groups
+//                          lies in shared memory, of one group (two blocks a multiprocessor) half of it.  Weights V of
+//                          unit i run while the group takes the softmax of unit i+1, and the products of one group while
+//                          another takes its softmax
+//   group GROUPS           chooses segments and copies keys and values into a ring of KD_STAGES units of 64 rows.  It
 //                          runs ahead of the others into the next segment; a segment's item is one of two
 //
 // A unit in the ring is KD_HEAD / 64 blocks of keys, then as many of values: rows of 128 bytes, swizzled as wgmma.cuh says.

@@ -4,7 +4,7 @@
 
 #include "verify_attn_work.cuh"
 
-// Time of a unit, in parts, for a tile of so many rows: measured, a block with one group takes 3 / 5 of one with two.
+// Time of a unit, in parts, for a tile of so many rows: a guess between its groups and its copies, which are always the same.
 __device__ __forceinline__ unsigned unit_time(int rows) { return 1 + 2 * (unsigned)ceil_div(rows, 64); }
 
 // As only_segment: the block's only segment of one request, but a last tile that takes less time gets fewer blocks.
