@@ -112,21 +112,30 @@ def variant_for(form: Rows, query_rows: int, splits: int | str) -> Few | Many:
     return MANY[form.name]
 
 
+def most_scratch(macros: Mapping[str, Any]) -> int:
+    """Return the bound on scratch memory, in bfloat16 numbers."""
+    return int(macros.get("KD_WIDE_MB", WIDE_MEGABYTES)) << 19
+
+
 def fits_scratch(a: Any, macros: Mapping[str, Any]) -> bool:
     """Return whether all rows of the cache and of the nodes, widened, fit the bound on scratch memory."""
     rows = math.prod(a.cache.shape[:2]) + (0 if a.tree_kv is None else math.prod(a.tree_kv.shape[:2]))
-    return 2 * WIDTH * rows <= int(macros.get("KD_WIDE_MB", WIDE_MEGABYTES)) << 20
+    return WIDTH * rows <= most_scratch(macros)
 
 
 def widen(run: Run, a: Any) -> Any:
-    """Launch the widening kernel; return the arguments with its rows in place of the 8-bit ones."""
-    stream = current_stream(run, a.q)
+    """Launch the widening kernel; return the arguments with its rows in place of the 8-bit ones.
+
+    Sizes are powers of two, so that caches which grow leave no more memory behind than the last one takes.
+    """
+    stream, most_numbers = current_stream(run, a.q), most_scratch(run.library.defines)
 
     def scratch(name: str, like: Array | None) -> Array | None:
         if like is None:
             return None
         size = math.prod(like.shape[:2]) * WIDTH
-        return take(run, stream, name, size, "bfloat16")[:size].reshape((*like.shape[:2], WIDTH))
+        taken = min(1 << max(size - 1, 0).bit_length(), most_numbers)
+        return take(run, stream, name, taken, "bfloat16")[:size].reshape((*like.shape[:2], WIDTH))
 
     wide = a._replace(cache=scratch("wide", a.cache), tree_kv=scratch("wide_tree", a.tree_kv), rows=None)
     batch, nodes, *_ = a.q.shape
@@ -168,5 +177,6 @@ def launch(run: Run, arguments: Any, splits: int | str, out: Array, lse: Array) 
     if len(a.q) == 1 and query_rows <= MOST_ALONE and "KD_SLOTS" not in macros:
         macros = {**macros, "KD_SLOTS": SLOTS_ALONE}
     block = variants.block_for(variant, on, macros)
-    defines = {"KD_OUT": common.CXX[result], f"KD_{form.name.upper()}_ONLY": 1}
+    defines: dict[str, Any] = {} if result == query else {"KD_OUT": common.CXX[result]}
+    defines[f"KD_{form.name.upper()}_ONLY"] = 1
     common.launch_tiles(run, a, splits, (out, lse), variant, block, defines)

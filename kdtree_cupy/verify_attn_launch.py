@@ -188,6 +188,8 @@ def launch_tiles(
     )  # fmt: skip
     if plan.most_chunks != 1 or a.counts is not None:
         results = (partial, partial_lse, table, a.counts, *to)
-        joined = {**defines, "KD_EXACT_ONLY": 1}
+        joined = {name: defines[name] for name in ("KD_QUERY", "KD_OUT") if name in defines} | {
+            "KD_EXACT_ONLY": 1
+        }
         beside = starts_early(run) and block.threads <= ROOMY_THREADS and result != "float32"
         join(run, plan, splits, (batch, nodes, heads, variant.rows), results, joined, beside)

@@ -1,8 +1,8 @@
 // verify_attn_few_fp8.cuh: part of struct Few: products with KV rows of 8-bit floats, which stay 8-bit in shared memory.
 //
 // Scores are products in float16, whose 11 digits and range hold every e4m3 number: one instruction widens two.  Queries
-// are brought into that range by a power of two for each row, which is exact down to 2^-33 of the row's largest; weights
-// likewise.  A word of ldmatrix is four numbers of a row (keys) or two numbers of two rows (values); queries, and the places
+// are brought into that range by a power of two for each row, which moves no number by more than 2^-32 of the row's largest;
+// weights likewise.  A word of ldmatrix is four numbers of a row (keys) or two numbers of two rows (values); queries, and the places
 // of results, are chosen to suit.
 //
 // Rows with scales: scores of each 128 numbers are multiplied by theirs in float, weights before they are rounded.

@@ -57,6 +57,21 @@ def test_many_rows_in_every_way(path, form):
     every_code(backend, 70, form)
 
 
+def test_scratch_memory_does_not_add_up_as_caches_grow(monkeypatch):
+    """What is kept of smaller caches is at most as much as the last one takes; the bound holds."""
+    backend, taken = backend_for("host", PATHS), []
+    take = verify_attn_fp8.take
+    monkeypatch.setattr(verify_attn_fp8, "take", lambda run, *rest: taken.append(rest) or take(run, *rest))
+    for length in range(3, 60, 4):
+        case = fp8(make(1, [length], 9, 4, dtype=BF16), "plain")
+        check(backend, case, "plain")
+    sizes = {name: {rest[2] for rest in taken if rest[1] == name} for name in ("wide", "wide_tree")}
+    largest = 576 * case.cache.shape[1]
+    assert max(sizes["wide"]) < 2 * largest and len(sizes["wide_tree"]) == 1
+    assert all(sum(kept) <= 2 * max(kept) for kept in sizes.values())
+    assert verify_attn_fp8.most_scratch({"KD_WIDE_MB": "3"}) == 3 * 2**19
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_widened_rows_are_exact_if_scales_are_powers_of_two(backend, form):
     """Then the widening kernel rounds nothing."""
