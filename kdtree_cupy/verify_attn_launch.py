@@ -38,8 +38,6 @@ LEAST_ROWS, LEAST_ROWS_FEW = 96, 32
 """Fewest KV rows that are worth a block of their own; of the kernels for few rows."""
 COMBINE_WARPS = 16
 """Most warps of a block of the combining kernel."""
-ROOMY_THREADS = 128
-"""Threads of 255 registers that leave half a multiprocessor to the combining kernel of 16-bit results."""
 MOST_WARPS = 4096
 """Warps that the combining kernel may fill a card with."""
 CXX = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
@@ -88,28 +86,18 @@ def join_items(rows: int, pieces: int, splits: int | str) -> tuple[int, int]:
 
 
 def join(
-    run: Run,
-    plan: Cut,
-    splits: int | str,
-    sizes: tuple[int, ...],
-    arguments: tuple[Any, ...],
-    defines: Any,
-    rehearse: bool,
+    run: Run, plan: Cut, splits: int | str, sizes: tuple[int, ...], arguments: tuple[Any, ...], defines: Any
 ) -> None:
-    """Launch the combining kernel; ``sizes``: batch, nodes, heads, query rows of a tile.
-
-    ``rehearse``: multiprocessors have room for it beside the kernel before, so it may use the time.
-    """
+    """Launch the combining kernel; ``sizes``: batch, nodes, heads, query rows of a tile."""
     batch, nodes, heads, tile = sizes
     tiles = batch * math.ceil(nodes * heads / tile)
     pieces = plan.most_chunks or math.ceil(plan.blocks / tiles)
     columns, warps = join_items(batch * nodes * heads, pieces, splits)
     threads = 32 * max(warps, 8)
     blocks = math.ceil(nodes * heads * (LATENT // columns) * 32 * warps / threads)
-    rehearse = rehearse and blocks * batch <= card(run.device).multiprocessors
     run.launch(
-        FILE, "verify_attn_combine", (blocks, batch), threads,
-        (*arguments, *sizes[1:], columns, warps, int(rehearse)), defines=defines, early=starts_early(run),
+        FILE, "verify_attn_combine", (blocks, batch), threads, (*arguments, *sizes[1:], columns, warps),
+        defines=defines, early=starts_early(run),
     )  # fmt: skip
 
 
@@ -191,5 +179,4 @@ def launch_tiles(
         joined = {name: defines[name] for name in ("KD_QUERY", "KD_OUT") if name in defines} | {
             "KD_EXACT_ONLY": 1
         }
-        beside = starts_early(run) and block.threads <= ROOMY_THREADS and result != "float32"
-        join(run, plan, splits, (batch, nodes, heads, variant.rows), results, joined, beside)
+        join(run, plan, splits, (batch, nodes, heads, variant.rows), results, joined)

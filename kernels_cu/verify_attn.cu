@@ -70,9 +70,9 @@ KD_TILE_KERNEL(verify_attn_rows64, 2, 2)
 extern "C" __global__ void __launch_bounds__(512, sizeof(KD_PARTIAL) > 2 ? 1 : 2)   // float32: twice the words
 verify_attn_combine(const KD_PARTIAL* __restrict__ partial, const float* __restrict__ partial_lse, const int* __restrict__ table,
                     const int* __restrict__ counts, KD_OUT* __restrict__ out, float* __restrict__ lse, int nodes, int heads,
-                    int tile_rows, int slice, int warps, int rehearse)
+                    int tile_rows, int slice, int warps)
 {
     const int tiles = ceil_div(nodes * heads, tile_rows);
     join_pieces<KD_LATENT>(partial, partial_lse, table, counts, out, lse, nodes, heads, tile_rows, slice, warps,
-                           [=](int b, int row) { return TileRow{b * tiles + row / tile_rows, row % tile_rows}; }, rehearse);
+                           [=](int b, int row) { return TileRow{b * tiles + row / tile_rows, row % tile_rows}; });
 }
