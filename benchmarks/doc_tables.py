@@ -69,23 +69,23 @@ def stage(name: str, shape: str, dtype: str = "bfloat16") -> tuple[str, str, str
 def whole_round(batch: int, budget: int) -> tuple[str, str, str]:
     """Return cold and warm time and floor of the round without the model."""
     found = {row["cold"]: row for row in rows("bench_h200.csv", stage="round", batch=batch, budget=budget)}
-    cold, warm = (us(found[key]["us_median"]) if key in found else "" for key in ("1", "0"))
-    return cold, warm, us(found["1"]["floor_us"])
+    return *(us(found[key]["us_median"]) if key in found else "" for key in "10"), us(found["1"]["floor_us"])
 
 
 def headline() -> str:
     """Return the table of the README."""
     first, last = attention(1, 64, 65, 8192), attention(1, 8, 65, 32768)
     logits, cold = stage("topk_logprob", "1x15x163840 k=64"), whole_round(64, 64)
-    sdpa, torch = "torch SDPA, absorbed form", "torch topk and logsumexp"
+    small = _grouped("qwen3-8b, llama-3-8b", 1, 65, 8192)
     body = [
         ("`tree_build`", "batch 1, D = 15, B = 64", tree("tree_build", 1, 64), ""),
         ("`tree_build`", "batch 1, D = 15, B = 1024", tree("tree_build", 1, 1024), ""),
         ("`tree_build`", "batch 64, B = 64", tree("tree_build", 64, 64), ""),
         ("`tree_accept`", "batch 64, B = 64", tree("tree_accept", 64, 64), ""),
-        ("`verify_attn`", "64 heads, 65 rows, prefix 8,192", first[0], f"{first[2]} ({sdpa})"),
+        ("`verify_attn`", "64 heads, 65 rows, prefix 8,192", first[0], f"{first[2]} (torch SDPA)"),
         ("`verify_attn`", "8 heads, 65 rows, prefix 32,768", last[0], f"{last[2]} (same)"),
-        ("`topk_logprob`", "15 rows of 163,840, K = 64", logits[0], f"{logits[4]} ({torch})"),
+        ("`verify_attn_gqa`", "32 heads on 8, 65 rows, prefix 8,192", small[5], f"{small[8]} (same)"),
+        ("`topk_logprob`", "15 rows of 163,840, K = 64", logits[0], f"{logits[4]} (torch topk, logsumexp)"),
         ("round without the model", "batch 64, B = 64, 61 layers", cold[0], f"{cold[2]} (floor)"),
     ]
     return table("| stage | shape | us | beside it |", body)
@@ -148,6 +148,17 @@ def fp8_rows() -> str:
     return table("| batch | heads | nodes | prefix | bfloat16 us | 656 bytes us | 576 bytes us |", body)
 
 
+def _grouped(model: str, b: int, n: int, p: int) -> tuple[object, ...]:
+    """Return a row of the table below."""
+    shape = {"file": "verify_attn_gqa_h200.csv", "model": model, "b": b, "q": n, "prefix": p}
+    ours, narrow = rows(provider="kdtree_cupy", variant="", splits="auto", **shape)[-2:]
+    torch = rows(provider="torch sdpa", **shape)
+    heads = f"{ours['H']} / {ours['Hkv']} of {ours['D']}"
+    share = f"{float(ours['share_of_floor']):.0%} ({ours['floor_is']})"
+    times = us(ours["us"]), share, us(narrow["us"]), us(torch[0]["us"]) if torch else ""
+    return b, heads, n, f"{p:,}", ours["kernel"], *times
+
+
 def grouped() -> str:
     """Return the second table of docs/verify_attn.md."""
     small, large, wide, single, tiny = (
@@ -159,17 +170,8 @@ def grouped() -> str:
         (small, 8, 65, 8192), (large, 8, 65, 8192), (wide, 1, 65, 8192), (single, 8, 65, 4096),
         (tiny, 1, 65, 8192),
     )  # fmt: skip
-    body, file = [], "verify_attn_gqa_h200.csv"
-    for model, b, n, p in shapes:
-        shape = {"model": model, "b": b, "q": n, "prefix": p}
-        ours, narrow = rows(file, provider="kdtree_cupy", variant="", splits="auto", **shape)[-2:]
-        torch = rows(file, provider="torch sdpa", **shape)
-        heads = f"{ours['H']} / {ours['Hkv']} of {ours['D']}"
-        share = f"{float(ours['share_of_floor']):.0%} ({ours['floor_is']})"
-        times = us(ours["us"]), share, us(narrow["us"]), us(torch[0]["us"]) if torch else ""
-        body.append((b, heads, n, f"{p:,}", ours["kernel"], *times))
     head = "| batch | heads / KV | nodes | prefix | kernel | us | of the floor | 8-bit us | torch SDPA us |"
-    return table(head, body)
+    return table(head, (_grouped(*shape) for shape in shapes))
 
 
 def _each(rows_of_cells: Iterable[Row], column: str) -> str:
@@ -208,8 +210,7 @@ def _engine(model: str, dtype: str) -> str:
         speed = f"{float(row['tokens_per_second']):,.0f}"
         body.append((row["batch"], way, speed, f"{float(row['tau']):.2f}", *times))
     columns = ("batch", "mode, B", "tokens/s", "tau", *parts[:-2], "accept, commit", "host")
-    head = f"| {' | '.join(columns)} |"
-    return table(head, body)
+    return table(f"| {' | '.join(columns)} |", body)
 
 
 def wide() -> str:
