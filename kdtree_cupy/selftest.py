@@ -2,7 +2,9 @@
 
 The golden files (:mod:`kdtree_cupy.golden`) are run through the public stage functions on the chosen backend
 and compared with the recorded results: integers, bits and moved rows exactly, floating-point results within
-the bounds of docs/numerics.md.  Each stage is then timed on one shape, to notice a machine that is far off.
+the bounds of docs/numerics.md.  Then each file of kernels has its ``self_check``: small inputs of more types
+and sizes, so that other kernels of the file run too.  Each stage is timed on one shape, to notice a machine
+that is far off.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from .errors import BackendError
 from .library import KernelLibrary
 from .library.doctor import findings
 from .library.driver import driver
+from .library.stage_hooks import hook
 from .stage_run import leaves
 from .tree import DraftTree
 from .version import __version__
@@ -28,6 +31,8 @@ STAGES = (
     "topk_logprob", "tree_build", "verify_attn", "verify_attn_gqa",
     "target_token", "tree_accept", "kv_commit",
 )  # fmt: skip
+KERNELS = ("verify_attn_fp8", "tree_budget", "masks", "row_product")
+"""Files of kernels beside those stages: no golden file, but a check of their own against the reference."""
 LOGPROB_BOUND = 2.0**-21
 """abs(error) <= this * max(1, abs(value))."""
 ATTENTION_BOUND = {"float32": 2.0**-20, "float16": 2.0**-9, "bfloat16": 2.0**-6}
@@ -47,7 +52,7 @@ def default_backend() -> str:
 def selftest(
     backend: str | None = None,
     *,
-    stages: Sequence[str] = STAGES,
+    stages: Sequence[str] | None = None,
     progress: Callable[[str], object] | None = None,
 ) -> dict[str, Any]:
     """Run stages and return what to send back.
@@ -56,8 +61,9 @@ def selftest(
     ----------
     backend : {"cuda", "host", "numpy"}, optional
         Default: the best this machine has.
-    stages : sequence of str
-        Those to run; all by default.
+    stages : sequence of str, optional
+        Those to run, of :data:`STAGES` and :data:`KERNELS`.  Default: all; on numpy, which has no kernels,
+        the stages.
     progress : callable, optional
         Called with the name of each stage before it runs.
 
@@ -65,7 +71,12 @@ def selftest(
     -------
     dict
         ``ok, backend, seconds, machine, stages``; a stage has ``ok, ran_on, cases, largest_error, bound, us``
-        and ``problem``.  ``ran_on`` says "numpy" where a stage has no kernel yet.
+        and ``problem``.  ``ran_on`` says "numpy" where a stage has no kernel yet; ``cases`` are golden ones.
+
+    Raises
+    ------
+    ValueError
+        One of :data:`KERNELS` was asked for with the numpy backend.
 
     Notes
     -----
@@ -74,7 +85,13 @@ def selftest(
     began = time.perf_counter()
     chosen = backend or default_backend()
     library = KernelLibrary(backend=chosen)
-    results = {}
+    results: dict[str, Any] = {}
+    if stages is None:
+        stages = STAGES if chosen == "numpy" else STAGES + KERNELS
+    if chosen == "numpy" and not set(KERNELS).isdisjoint(stages):
+        raise ValueError(
+            f"stages: got {list(stages)} with backend numpy, which has no kernels of {list(KERNELS)}"
+        )
     for stage in stages:
         if progress is not None:
             progress(stage)
@@ -90,7 +107,7 @@ def selftest(
 
 
 def _stage(stage: str, library: KernelLibrary) -> dict[str, Any]:
-    cases = golden.load(stage)
+    cases = golden.load(stage) if stage in STAGES else {}
     if f"{stage}.cu" not in library.sources.files():  # no kernel yet: the reference stands in, and it is said
         library = KernelLibrary(backend="numpy")
     result: dict[str, Any] = {"ok": False, "ran_on": library.backend, "cases": len(cases), "problem": ""}
@@ -106,7 +123,11 @@ def _stage(stage: str, library: KernelLibrary) -> dict[str, Any]:
                 return result
             result["largest_error"] = max(result["largest_error"], error)
             result["bound"] = max(result["bound"], bound)
-        result["us"] = _time(next(reversed(cases.values())), library)
+        self_check = hook(f"{stage}.cu", "self_check")
+        if library.backend != "numpy" and self_check is not None:
+            self_check(library)
+        if cases:
+            result["us"] = _time(next(reversed(cases.values())), library)
         result["ok"] = True
     except (BackendError, ValueError, TypeError, RuntimeError, OSError) as error:
         result["problem"] = f"{type(error).__name__}: {error}"

@@ -9,7 +9,7 @@ import pytest
 from conftest import library_of
 
 import kdtree_cupy as kd
-from kdtree_cupy import golden, selftest
+from kdtree_cupy import golden, masks, selftest
 from kdtree_cupy.cli import main
 from kdtree_cupy.library import KernelLibrary
 from kdtree_cupy.library.host_compiler import problem
@@ -24,10 +24,14 @@ def test_references_pass_their_own_test():
         assert result["largest_error"] <= result["bound"]
 
 
-@pytest.mark.skipif(problem() is not None, reason="no C++ compiler for the host backend")
+needs_compiler = pytest.mark.skipif(problem() is not None, reason="no C++ compiler for the host backend")
+
+
+@needs_compiler
 def test_kernels_pass_on_the_cpu():
     record = selftest.selftest("host")
     assert record["ok"], record["stages"]
+    assert tuple(record["stages"]) == selftest.STAGES + selftest.KERNELS
     for stage, result in record["stages"].items():
         assert result["ran_on"] == ("host" if f"{stage}.cu" in KernelLibrary().sources.files() else "numpy")
 
@@ -37,7 +41,19 @@ def test_kernels_pass_on_the_gpu():
     library_of("cuda")  # skips by name where there is none
     record = selftest.selftest("cuda")
     assert record["ok"], record["stages"]
-    assert record["seconds"] < 60
+
+
+@needs_compiler
+def test_the_check_of_a_kernel_file_is_heeded(monkeypatch):
+    def wrong(library):
+        raise ValueError(f"{library.backend}: an edge is missing")
+
+    monkeypatch.setattr(masks, "self_check", wrong)
+    record = selftest.selftest("host", stages=["tree_accept", "masks"])
+    assert [result["ok"] for result in record["stages"].values()] == [True, False]
+    assert record["stages"]["masks"]["problem"] == "ValueError: host: an edge is missing"
+    with pytest.raises(ValueError, match="with backend numpy, which has no kernels of"):
+        selftest.selftest("numpy", stages=["masks"])
 
 
 def test_a_wrong_integer_is_caught(monkeypatch):
