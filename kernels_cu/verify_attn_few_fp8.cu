@@ -9,6 +9,9 @@
 #ifndef KD_SLOTS
 #define KD_SLOTS 8
 #endif
+#if !defined(KD_FETCH) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ / 100 == 10
+#define KD_FETCH 0        // asking ahead costs a register too many on sm_100
+#endif
 #include "verify_attn_few.cuh"
 
 #define KD_FEW_KERNEL(name, GROUPS, Row)                                                                                \
