@@ -82,32 +82,17 @@ __device__ __forceinline__ void product_of_rows(const float* x, const float* w, 
     if (lane % each == 0 && row < rows && column < columns) y[(long long)row * columns + column] = sums[0];
 }
 
-extern "C" __global__ void __launch_bounds__(32 * KD_PRODUCT_WARPS, 3)
-row_product_1(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y, int rows, int columns, int size)
-{
-    product_of_rows<1>(x, w, y, rows, columns, size);
-}
+#define KD_ROW_PRODUCT(name, ROWS)                                                                               \
+    extern "C" __global__ void __launch_bounds__(32 * KD_PRODUCT_WARPS, 3)                                       \
+    name(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y, int rows, int columns, \
+         int size)                                                                                               \
+    {                                                                                                            \
+        product_of_rows<ROWS>(x, w, y, rows, columns, size);                                                     \
+    }
 
-extern "C" __global__ void __launch_bounds__(32 * KD_PRODUCT_WARPS, 3)
-row_product_2(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y, int rows, int columns, int size)
-{
-    product_of_rows<2>(x, w, y, rows, columns, size);
-}
-
-extern "C" __global__ void __launch_bounds__(32 * KD_PRODUCT_WARPS, 3)
-row_product_4(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y, int rows, int columns, int size)
-{
-    product_of_rows<4>(x, w, y, rows, columns, size);
-}
-
-extern "C" __global__ void __launch_bounds__(32 * KD_PRODUCT_WARPS, 3)
-row_product_8(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y, int rows, int columns, int size)
-{
-    product_of_rows<8>(x, w, y, rows, columns, size);
-}
-
-extern "C" __global__ void __launch_bounds__(32 * KD_PRODUCT_WARPS, 3)
-row_product_16(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y, int rows, int columns, int size)
-{
-    product_of_rows<16>(x, w, y, rows, columns, size);
-}
+KD_ROW_PRODUCT(row_product_1, 1)
+KD_ROW_PRODUCT(row_product_2, 2)
+KD_ROW_PRODUCT(row_product_4, 4)
+KD_ROW_PRODUCT(row_product_8, 8)
+KD_ROW_PRODUCT(row_product_16, 16)
+#undef KD_ROW_PRODUCT

@@ -36,28 +36,18 @@ KD_WGMMA(__nv_bfloat16, "bf16")
 KD_WGMMA(__half, "f16")
 #undef KD_WGMMA
 
-#define KD_WGMMA(T, type)                                                                                                       \
-    template <> __device__ __forceinline__ void wgmma_keys<T>(float (&d)[8][4], const unsigned (&a)[4], Descriptor b, bool add) \
-    {                                                                                                                           \
-        asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " "     \
-                     KD_REGISTERS_32 ", {%32, %33, %34, %35}, %36, p, 1, 1, 0; }"                                               \
-                     : KD_EIGHT_FOURS(0)                                                                                        \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add) : "memory");                           \
+#define KD_WGMMA(name, T, type, transposed)                                                                                 \
+    template <> __device__ __forceinline__ void name<T>(float (&d)[8][4], const unsigned (&a)[4], Descriptor b, bool add)   \
+    {                                                                                                                       \
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " " \
+                     KD_REGISTERS_32 ", {%32, %33, %34, %35}, %36, p, 1, 1, " transposed "; }"                              \
+                     : KD_EIGHT_FOURS(0)                                                                                    \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add) : "memory");                       \
     }
-KD_WGMMA(__nv_bfloat16, "bf16")
-KD_WGMMA(__half, "f16")
-#undef KD_WGMMA
-
-#define KD_WGMMA(T, type)                                                                                                         \
-    template <> __device__ __forceinline__ void wgmma_values<T>(float (&d)[8][4], const unsigned (&a)[4], Descriptor b, bool add) \
-    {                                                                                                                             \
-        asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " "       \
-                     KD_REGISTERS_32 ", {%32, %33, %34, %35}, %36, p, 1, 1, 1; }"                                                 \
-                     : KD_EIGHT_FOURS(0)                                                                                          \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add) : "memory");                             \
-    }
-KD_WGMMA(__nv_bfloat16, "bf16")
-KD_WGMMA(__half, "f16")
+KD_WGMMA(wgmma_keys, __nv_bfloat16, "bf16", "0")
+KD_WGMMA(wgmma_keys, __half, "f16", "0")
+KD_WGMMA(wgmma_values, __nv_bfloat16, "bf16", "1")
+KD_WGMMA(wgmma_values, __half, "f16", "1")
 #undef KD_WGMMA
 
 #define KD_WGMMA(T, type)                                                                                                          \
