@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from . import golden
+from .checks import host
 from .errors import BackendError
 from .library import KernelLibrary
 from .library.doctor import findings
 from .library.driver import driver
 from .library.stage_hooks import hook
-from .stage_run import leaves
-from .tree import DraftTree
+from .stage_run import leaves, to_device
 from .version import __version__
 
 STAGES = (
@@ -140,23 +140,14 @@ def run_case(case: golden.GoldenCase, library: KernelLibrary) -> dict[str, np.nd
     result = leaves(_function(case.stage)(**arguments, library=library))
     if "caches" in case.wanted:
         result["caches"] = arguments["caches"]
-    return {name: _numpy(array) for name, array in result.items()}
+    return {name: host(array) for name, array in result.items()}
 
 
 def moved(arguments: dict[str, Any], library: KernelLibrary) -> dict[str, Any]:
     """Return the arguments with every array where ``library`` works."""
     if library.backend != "cuda":
         return arguments
-    import cupy
-
-    def to_device(value: Any) -> Any:
-        if isinstance(value, DraftTree):
-            return DraftTree(
-                **{name: cupy.asarray(getattr(value, name)) for name in value.__dataclass_fields__}
-            )
-        return cupy.asarray(value) if isinstance(value, np.ndarray) else value
-
-    out = {name: to_device(value) for name, value in arguments.items()}
+    out = {name: to_device(value, library) for name, value in arguments.items()}
     if "budget" in arguments and not np.isscalar(arguments["budget"]) and "num_nodes" not in arguments:
         out["num_nodes"] = int(np.max(arguments["budget"])) + 1  # a device budget cannot be looked at
     return out
@@ -213,7 +204,3 @@ def _function(stage: str) -> Callable[..., Any]:
     import kdtree_cupy
 
     return getattr(kdtree_cupy, stage)
-
-
-def _numpy(array: Any) -> np.ndarray:
-    return array.get() if hasattr(array, "get") else np.asarray(array)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .checks import apart, kind
+from .checks import apart, host, kind
 
 if TYPE_CHECKING:
     from .library.resolve import Run
@@ -116,8 +116,8 @@ def attend(
         launch(run, *targets)
         return targets
     check_values()
-    host = {name: None if value is None else run.numpy(value) for name, value in inputs.items()}
-    found = reference(**host)
+    values = {name: None if value is None else run.numpy(value) for name, value in inputs.items()}
+    found = reference(**values)
     with np.errstate(over="ignore"):
         results = (found.out.astype(numpy_dtype(dtype)), found.lse.astype(np.float32))
     return deliver(run, out, results)
@@ -137,13 +137,11 @@ def compare(stage: Callable[..., Any], library: Any, *args: Any, **options: Any)
     """
     from .library import KernelLibrary
 
-    move = _to_device if library.backend == "cuda" else lambda value: value
     wanted = leaves(stage(*args, library=KernelLibrary(backend="numpy"), **options))
-    moved = {name: move(value) for name, value in options.items()}
-    got = leaves(stage(*map(move, args), library=library, **moved))
+    moved = {name: to_device(value, library) for name, value in options.items()}
+    got = leaves(stage(*(to_device(value, library) for value in args), library=library, **moved))
     for name, other in wanted.items():
-        one = got[name].get() if hasattr(got[name], "get") else got[name]
-        if not np.array_equal(one, other, equal_nan=other.dtype.kind == "f"):
+        if not np.array_equal(host(got[name]), other, equal_nan=other.dtype.kind == "f"):
             raise ValueError(f"{stage.__name__}: {name} is not what the reference gives")
 
 
@@ -158,9 +156,12 @@ def leaves(result: Any, name: str = "") -> dict[str, Array]:
     return {inner: array for key, value in pairs for inner, array in leaves(value, key).items()}
 
 
-def _to_device(value: Any) -> Any:
+def to_device(value: Any, library: Any) -> Any:
+    """Return a numpy array, or a record of such, where ``library`` runs kernels; other values as they are."""
+    if library.backend != "cuda":
+        return value
     if is_dataclass(value):
-        return type(value)(**{f.name: _to_device(getattr(value, f.name)) for f in fields(value)})
+        return type(value)(**{f.name: to_device(getattr(value, f.name), library) for f in fields(value)})
     if not isinstance(value, np.ndarray):
         return value
     import cupy

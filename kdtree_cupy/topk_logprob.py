@@ -206,7 +206,7 @@ def self_check(library: Any) -> None:
         got = topk_logprob(moved, k, library=library)
         wanted = topk_logprob(logits, k, library=plain)
         for name, one, other in zip(TopK._fields, got, wanted, strict=True):
-            one = one.get() if hasattr(one, "get") else one
+            one = checks.host(one)
             margin = 2.0**-21 * np.maximum(1, np.abs(other)) if name == "logprobs" else 0
             with np.errstate(invalid="ignore"):  # -inf - -inf
                 same = (one == other) | (np.isnan(one) & np.isnan(other)) | (np.abs(one - other) <= margin)

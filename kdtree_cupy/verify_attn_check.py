@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from .checks import host
 from .kv_fp8 import quantize_mla_rows
 from .library import KernelLibrary
 from .library.arrays import numpy_dtype
 from .refs.masks import pack_mask
+from .stage_run import to_device
 
 _SHAPES = (  # (type, heads, nodes, rows of the prefix): one for each kernel, several tiles, some cut
     ("float32", 2, 5, 40),
@@ -65,9 +67,9 @@ def self_check_fp8(library: Any) -> None:
 
 def compare(stage: Any, library: Any, arguments: dict[str, Any], what: str) -> None:
     """Raise ``ValueError``, beginning with ``what``, unless ``stage`` agrees with its numpy backend."""
-    wanted = _run(stage, KernelLibrary(backend="numpy"), arguments, np.asarray)
-    move = _mover(library.backend)
-    got = _run(stage, library, {name: move(value) for name, value in arguments.items()}, _host)
+    wanted = _run(stage, KernelLibrary(backend="numpy"), arguments)
+    moved = {name: to_device(value, library) for name, value in arguments.items()}
+    got = _run(stage, library, moved)
     bound = _BOUND[str(arguments["q"].dtype)]
     error = np.abs(got[0] - wanted[0]).max(initial=0.0) / np.abs(wanted[0]).max(initial=1e-30)
     if not error <= bound:
@@ -112,17 +114,5 @@ def two_trees(seed: int, nodes: int, prefix: int) -> dict[str, Any]:
     }
 
 
-def _run(stage: Any, library: Any, arguments: dict[str, Any], to_host: Any) -> tuple[np.ndarray, np.ndarray]:
-    return tuple(to_host(array).astype(np.float64) for array in stage(**arguments, library=library))
-
-
-def _mover(backend: str) -> Any:
-    if backend != "cuda":
-        return lambda value: value
-    import cupy
-
-    return lambda value: cupy.asarray(value) if isinstance(value, np.ndarray) else value
-
-
-def _host(array: Any) -> np.ndarray:
-    return array.get() if hasattr(array, "get") else array
+def _run(stage: Any, library: Any, arguments: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    return tuple(host(array).astype(np.float64) for array in stage(**arguments, library=library))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from conftest import Backend
 from test_verify_attn_gqa import BF16, SCALE, attend, make, reference
+from test_verify_attn_gqa_arguments import GOOD as WIDE
 from test_verify_attn_gqa_kernels import backend_for
 from tolerances import BFLOAT16_LSE, GOLDEN_ATTENTION
 
@@ -102,18 +103,8 @@ def test_output_of_another_type(backend, result, splits):
     np.testing.assert_array_equal(again.out, got.out)
 
 
-GOOD = {
-    "q": np.zeros((2, 3, 4, 64), np.float32),
-    "k_cache": np.zeros((2, 8, 2, 64), np.uint8),
-    "v_cache": np.zeros((2, 8, 2, 64), np.uint8),
-    "tree_k": np.zeros((2, 3, 2, 64), np.uint8),
-    "tree_v": np.zeros((2, 3, 2, 64), np.uint8),
-    "mask": np.ones((2, 3, 1), np.uint32),
-    "lengths": np.zeros(2, np.int32),
-    "scale": 0.1,
-    "k_scale": 1.0,
-    "v_scale": 2.0,
-}
+NARROW = {name: np.zeros(WIDE[name].shape, np.uint8) for name in ("k_cache", "v_cache", "tree_k", "tree_v")}
+GOOD = {**WIDE, **NARROW, "k_scale": 1.0, "v_scale": 2.0}
 BAD = [
     ({"k_scale": None}, ValueError, "k_scale: got None, wanted a number: 8-bit floats have a scale"),
     ({"v_scale": 0.0}, ValueError, "v_scale: got 0.0, wanted a positive finite number"),
